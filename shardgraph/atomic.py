@@ -1,0 +1,117 @@
+"""Files that exist whole or not at all: temporary name, fsync, replace; digests; locks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import xxhash
+
+TEMPORARY = ".tmp-"
+"""What the names of unfinished files contain."""
+
+
+@contextlib.contextmanager
+def publishing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``; when the block ends, its file is durable as ``path``.
+
+    An exception removes the temporary file and publishes nothing.
+    """
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces ``path`` by a file with that text, durably and at once."""
+    with publishing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames within a directory durable, where the system can (not on Windows)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_digest(path: Path) -> str:
+    """xxh3_128 of a file's bytes, hexadecimal."""
+    state = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
+
+
+# Directories locked by this process: a POSIX lock does not exclude its own process.
+_HELD: set[Path] = set()
+
+
+class LockedError(OSError):
+    """Somebody else is writing there."""
+
+
+@contextlib.contextmanager
+def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
+    """Holds the one lock of a directory while it is written; ``.lock`` in it names the holder's pid.
+
+    The system drops the lock when its holder dies, however it dies, so a stale file never blocks.
+
+    Raises:
+        LockedError: if another process (or another writer of this one) holds it and not ``wait``.
+    """
+    directory = directory.resolve()
+    path = directory / ".lock"
+    if directory in _HELD:
+        raise LockedError(f"{directory} is being written by this process (pid {os.getpid()})")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _acquire(descriptor, wait=wait):
+            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            raise LockedError(
+                f"{directory} is being written by another process (pid {holder}); "
+                "wait for it to end, or stop it"
+            )
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        _HELD.add(directory)
+        try:
+            yield
+        finally:
+            _HELD.discard(directory)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, *, wait: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        mode = msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK  # type: ignore[attr-defined,unused-ignore]
+        try:
+            msvcrt.locking(descriptor, mode, 1)  # type: ignore[attr-defined,unused-ignore]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,192 @@
+"""The manifest: ``manifest.json``, written last; a directory without one is not a dataset."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shardgraph.atomic import write_text
+from shardgraph.errors import FormatError
+from shardgraph.format.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_NAME, SHARD_PATTERN
+from shardgraph.format.schema import Schema
+from shardgraph.format.statistics import Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """What the manifest says of one shard."""
+
+    name: str
+    num_graphs: int
+    num_nodes: int
+    num_edges: int
+    nbytes: int
+    """Size of the file."""
+    raw_nbytes: int
+    """Bytes of all values in their own dtypes, before integers were narrowed or compressed."""
+    digest: str
+    """xxh3_128 of the whole file, hexadecimal."""
+
+    def __post_init__(self) -> None:
+        if SHARD_PATTERN.fullmatch(self.name) is None:
+            raise FormatError(f"{self.name!r} is not a shard's file name, such as shard-00000.h5")
+        counts = (self.num_graphs, self.num_nodes, self.num_edges, self.nbytes, self.raw_nbytes)
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise FormatError(f"shard {self.name}: counts must be non-negative integers: {counts}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, doc: dict[str, Any]) -> ShardEntry:
+        return cls(**{name: doc[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All that is known of a dataset without opening a shard.
+
+    Example:
+        >>> import shardgraph as sg
+        >>> sg.Manifest.read("no/such/dataset")
+        Traceback (most recent call last):
+        ...
+        shardgraph.errors.FormatError: no/such/dataset has no manifest.json, so it is not a \
+dataset; was its conversion interrupted?
+    """
+
+    schema: Schema
+    shards: tuple[ShardEntry, ...]
+    statistics: Statistics
+    splits: Mapping[str, Any] = field(default_factory=dict)
+    """Named subsets: name to graph ids, as half-open [start, stop) ranges."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where the data came from: source, options, versions, seed."""
+    generation: int = 0
+    """How often this directory's dataset has been overwritten; part of the shards' names."""
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs."""
+        return sum(shard.num_graphs for shard in self.shards)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all graphs and types."""
+        return sum(shard.num_nodes for shard in self.shards)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of all graphs and types."""
+        return sum(shard.num_edges for shard in self.shards)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards on disk."""
+        return sum(shard.nbytes for shard in self.shards)
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Bytes of all values in their own dtypes."""
+        return sum(shard.raw_nbytes for shard in self.shards)
+
+    def with_provenance(self, **more: Any) -> Manifest:
+        """The same manifest with entries added to its provenance."""
+        return replace(self, provenance={**self.provenance, **more})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT_NAME,
+            "version": ".".join(map(str, FORMAT_VERSION)),
+            "generation": self.generation,
+            "totals": {
+                "num_graphs": self.num_graphs,
+                "num_nodes": self.num_nodes,
+                "num_edges": self.num_edges,
+                "nbytes": self.nbytes,
+                "raw_nbytes": self.raw_nbytes,
+            },
+            "schema": self.schema.to_json(),
+            "shards": [shard.to_json() for shard in self.shards],
+            "splits": dict(self.splits),
+            "provenance": dict(self.provenance),
+            "statistics": self.statistics.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, doc: Any) -> Manifest:
+        """The manifest that a JSON document describes.
+
+        Raises:
+            FormatError: if the document is not one, or is of an unknown major version.
+        """
+        if not isinstance(doc, dict) or doc.get("format") != FORMAT_NAME:
+            raise FormatError('it is not a shardgraph manifest: no "format": "shardgraph"')
+        check_version(doc.get("version"))
+        try:
+            manifest = cls(
+                schema=Schema.from_json(doc["schema"]),
+                shards=tuple(ShardEntry.from_json(shard) for shard in doc["shards"]),
+                statistics=Statistics.from_json(doc["statistics"]),
+                splits=doc["splits"],
+                provenance=doc["provenance"],
+                generation=doc["generation"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FormatError(f"it lacks or garbles an entry: {error!r}") from error
+        if len({shard.name for shard in manifest.shards}) != len(manifest.shards):
+            raise FormatError("it names a shard twice")
+        return manifest
+
+    @classmethod
+    def read(cls, root: str | Path) -> Manifest:
+        """The manifest of the dataset in directory ``root``.
+
+        Raises:
+            FormatError: if there is none, or it cannot be read as one.
+        """
+        path = Path(root) / MANIFEST_NAME
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FormatError(
+                f"{root} has no {MANIFEST_NAME}, so it is not a dataset; "
+                "was its conversion interrupted?"
+            ) from error
+        try:
+            return cls.from_json(json.loads(text))
+        except (FormatError, ValueError, RecursionError) as error:
+            raise FormatError(f"cannot read {path}: {error}") from error
+
+    def write(self, root: str | Path) -> None:
+        """Publishes the manifest in directory ``root``, atomically: the commit of a dataset."""
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        write_text(Path(root) / MANIFEST_NAME, text + "\n")
+
+
+def check_version(version: object) -> None:
+    """Accepts a format version: warns at an unknown minor one, refuses an unknown major one.
+
+    Raises:
+        FormatError: if the major version is unknown, or the text is no version.
+    """
+    ours = ".".join(map(str, FORMAT_VERSION))
+    try:
+        major, minor = (int(part) for part in str(version).split("."))
+    except ValueError:
+        raise FormatError(f"{version!r} is no format version, such as {ours}") from None
+    if major != FORMAT_VERSION[0]:
+        raise FormatError(
+            f"format version {version} is not known to this release, which reads {ours}; "
+            "upgrade shardgraph"
+        )
+    if minor > FORMAT_VERSION[1]:
+        warnings.warn(
+            f"format version {version} is newer than {ours}, which this release knows; "
+            "what is new in it is ignored",
+            stacklevel=2,
+        )

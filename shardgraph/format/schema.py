@@ -1,0 +1,280 @@
+"""The schema: which attributes every graph of a dataset has, and how each is stored.
+
+A graph is a list of stores (one for ``Data``; the global one, one a node type and one an edge type
+for ``HeteroData``). A store is an ordered list of attributes. An attribute is a leaf with one
+column (a tensor, a number, a text) or has parts of its own (a dict, a sparse tensor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from shardgraph.errors import FormatError, SchemaError
+from shardgraph.format.layout import STORAGE, quote
+
+StoreKey: TypeAlias = "str | tuple[str, str, str] | None"
+"""PyG's key of a store: None (``Data``, or the global store), a node type, or an edge type."""
+
+LEAVES = frozenset({"tensor", "bool", "int", "float", "str", "json"})
+NUMBERS = {"bool": "bool", "int": "int64", "float": "float64"}
+NESTED = frozenset({"dict", "list", "tuple"})
+SPARSE = {
+    "sparse_coo": ("indices", "values", "size", "is_coalesced"),
+    "sparse_csr": ("crow_indices", "col_indices", "values", "size"),
+    "sparse_csc": ("ccol_indices", "row_indices", "values", "size"),
+}
+INDEX_TYPES = {"edge_index": ("data", "metadata"), "index": ("data", "metadata")}
+KINDS = LEAVES | NESTED | SPARSE.keys() | INDEX_TYPES.keys() | {"num_nodes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One attribute of all graphs, concatenated along its rows."""
+
+    name: str
+    """Path of the array below ``/columns`` in a shard."""
+    dtype: str
+    """Logical dtype, by torch's name without the prefix; "str" columns hold UTF-8 as uint8."""
+    row_shape: tuple[int, ...] | None
+    """Shape of one row, the leading axis removed. None: it varies from graph to graph."""
+    cat_dim: int | None = 0
+    """The dimension that counts rows, as PyG's ``__cat_dim__`` gave it; None: a new dimension."""
+    inc_shape: tuple[int, ...] = ()
+    """Shape of what PyG's ``__inc__`` gave: () for a number, (2, 1) for a typed edge_index."""
+    per_graph: bool = False
+    """True: always exactly one row a graph (a number, a 0-d tensor, a new dimension)."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in STORAGE:
+            raise FormatError(f"column {self.name!r} has unknown dtype {self.dtype!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "row_shape": None if self.row_shape is None else list(self.row_shape),
+            "cat_dim": self.cat_dim,
+            "inc_shape": list(self.inc_shape),
+            "per_graph": self.per_graph,
+        }
+
+    @classmethod
+    def from_json(cls, doc: dict[str, Any]) -> Column:
+        shape = doc["row_shape"]
+        return cls(
+            name=doc["name"],
+            dtype=doc["dtype"],
+            row_shape=None if shape is None else tuple(shape),
+            cat_dim=doc["cat_dim"],
+            inc_shape=tuple(doc["inc_shape"]),
+            per_graph=doc["per_graph"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """One attribute of a store, or one part of a composed attribute."""
+
+    name: str
+    kind: str
+    column: Column | None = None
+    items: tuple[Attribute, ...] = ()
+    cat_dim: tuple[int, ...] | int | None = None
+    """Of a sparse tensor: the dimension or dimensions it is stacked along."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise FormatError(f"attribute {self.name!r} has unknown kind {self.kind!r}")
+        if (self.kind in LEAVES) != (self.column is not None):
+            raise FormatError(f"attribute {self.name!r} of kind {self.kind!r}: leaf without column")
+
+    def columns(self) -> Iterator[Column]:
+        """The columns of this attribute and of its parts, in order."""
+        if self.column is not None:
+            yield self.column
+        for item in self.items:
+            yield from item.columns()
+
+    def to_json(self) -> dict[str, Any]:
+        doc: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.column is not None:
+            doc["column"] = self.column.to_json()
+        if self.items or self.kind in NESTED:
+            doc["items"] = [item.to_json() for item in self.items]
+        if self.kind in SPARSE:
+            dim = self.cat_dim
+            doc["cat_dim"] = list(dim) if isinstance(dim, tuple) else dim
+        return doc
+
+    @classmethod
+    def from_json(cls, doc: dict[str, Any]) -> Attribute:
+        dim = doc.get("cat_dim")
+        return cls(
+            name=doc["name"],
+            kind=doc["kind"],
+            column=Column.from_json(doc["column"]) if "column" in doc else None,
+            items=tuple(cls.from_json(item) for item in doc.get("items", ())),
+            cat_dim=tuple(dim) if isinstance(dim, list) else dim,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """The attributes of one PyG store, in the order of the first graph that has it."""
+
+    key: StoreKey
+    attributes: tuple[Attribute, ...]
+    counts_nodes: bool
+    """Whether PyG can tell the number of nodes from the attributes, and so adds batch and ptr."""
+
+    @property
+    def node_axis(self) -> str | None:
+        """Axis of the nodes: "node" or "node/<type>". None for an edge type."""
+        if isinstance(self.key, tuple):
+            return None
+        return "node" if self.key is None else f"node/{quote(self.key)}"
+
+    @property
+    def edge_axis(self) -> str | None:
+        """Axis of the edges: "edge" or "edge/<src>__<rel>__<dst>". None for a node type."""
+        if isinstance(self.key, str):
+            return None
+        return "edge" if self.key is None else edge_axis(self.key)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": list(self.key) if isinstance(self.key, tuple) else self.key,
+            "attributes": [attribute.to_json() for attribute in self.attributes],
+            "counts_nodes": self.counts_nodes,
+        }
+
+    @classmethod
+    def from_json(cls, doc: dict[str, Any]) -> Store:
+        key = doc["key"]
+        return cls(
+            key=tuple(key) if isinstance(key, list) else key,
+            attributes=tuple(Attribute.from_json(item) for item in doc["attributes"]),
+            counts_nodes=doc["counts_nodes"],
+        )
+
+
+def edge_axis(key: tuple[str, str, str]) -> str:
+    """Axis name of an edge type: "edge/<src>__<rel>__<dst>"."""
+    return "edge/" + "__".join(quote(part) for part in key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """What every graph of a dataset looks like: its class, its stores, their attributes."""
+
+    data_class: str
+    """``module:qualified name`` of the graphs' class; it is never imported because a file says so."""
+    is_hetero: bool
+    stores: tuple[Store, ...]
+    _columns: dict[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names: dict[str, Column] = {}
+        for store in self.stores:
+            for attribute in store.attributes:
+                for column in attribute.columns():
+                    if column.name in names:
+                        raise SchemaError(f"two attributes would share the column {column.name!r}")
+                    names[column.name] = column
+        object.__setattr__(self, "_columns", names)
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """All columns by name, in order."""
+        return self._columns
+
+    def store(self, key: StoreKey) -> Store | None:
+        """The store of that key, or None."""
+        return next((store for store in self.stores if store.key == key), None)
+
+    @property
+    def node_stores(self) -> tuple[Store, ...]:
+        """The stores that hold nodes: all of a ``Data``, the node types of a ``HeteroData``."""
+        if not self.is_hetero:
+            return self.stores
+        return tuple(store for store in self.stores if isinstance(store.key, str))
+
+    @property
+    def edge_stores(self) -> tuple[Store, ...]:
+        """The stores that hold edges: all of a ``Data``, the edge types of a ``HeteroData``."""
+        if not self.is_hetero:
+            return self.stores
+        return tuple(store for store in self.stores if isinstance(store.key, tuple))
+
+    @property
+    def size_axes(self) -> tuple[str, ...]:
+        """The node and edge axes: always stored, so that sizes are known without the attributes."""
+        nodes = [store.node_axis for store in self.node_stores]
+        edges = [store.edge_axis for store in self.edge_stores]
+        return tuple(axis for axis in (*nodes, *edges) if axis is not None)
+
+    def select(self, keys: frozenset[str] | None) -> Schema:
+        """The schema with only the attributes named in ``keys`` (in every store).
+
+        The number of nodes stays known: where no remaining attribute tells it, the stored count
+        becomes an explicit ``num_nodes``.
+
+        Raises:
+            ValueError: if a key is no attribute of any store.
+        """
+        if keys is None:
+            return self
+        known = {attribute.name for store in self.stores for attribute in store.attributes}
+        if unknown := keys - known:
+            raise ValueError(f"no attribute {sorted(unknown)}; the dataset has {sorted(known)}")
+        return replace(self, stores=tuple(_select(store, keys) for store in self.stores))
+
+    def merged(self, other: Schema) -> Schema:
+        """This schema, with the node and edge types that only ``other`` has added at the end.
+
+        Raises:
+            SchemaError: if a store or the class differs between the two.
+        """
+        if self == other:
+            return self
+        if (self.data_class, self.is_hetero) != (other.data_class, other.is_hetero):
+            raise SchemaError(f"class {other.data_class!r} where {self.data_class!r} was expected")
+        stores = {store.key: store for store in self.stores}
+        for store in other.stores:
+            if stores.setdefault(store.key, store) != store:
+                raise SchemaError(f"the store {store.key!r} has other attributes: {store}")
+        return replace(self, stores=canonical(tuple(stores.values())))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "class": self.data_class,
+            "hetero": self.is_hetero,
+            "stores": [store.to_json() for store in self.stores],
+        }
+
+    @classmethod
+    def from_json(cls, doc: dict[str, Any]) -> Schema:
+        return cls(
+            data_class=doc["class"],
+            is_hetero=doc["hetero"],
+            stores=tuple(Store.from_json(store) for store in doc["stores"]),
+        )
+
+
+def canonical(stores: tuple[Store, ...]) -> tuple[Store, ...]:
+    """The stores as PyG lists them: the global one, node types, edge types."""
+    rank = {type(None): 0, str: 1, tuple: 2}
+    return tuple(sorted(stores, key=lambda store: rank[type(store.key)]))
+
+
+# What PyG reads a node count from without guessing (torch_geometric/data/storage.py, N_KEYS).
+_TELLS_NUM_NODES = frozenset({"num_nodes", "x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
+
+
+def _select(store: Store, keys: frozenset[str]) -> Store:
+    kept = tuple(a for a in store.attributes if a.name in keys or a.name == "num_nodes")
+    if store.counts_nodes and not any(a.name in _TELLS_NUM_NODES for a in kept):
+        kept = (*kept, Attribute(name="num_nodes", kind="num_nodes"))
+    return replace(store, attributes=kept)
