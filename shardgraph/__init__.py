@@ -1,12 +1,12 @@
 """Millions of graphs on disk, read by PyTorch Geometric as if they were in memory.
 
-``convert`` turns raw graphs into a dataset of HDF5 shards, and ``DatasetWriter`` writes one graph by graph.
-``ShardedDataset`` opens the result as an ordinary ``torch_geometric.data.Dataset``; ``GraphLoader`` makes the
-batches that a ``BatchPlan`` decides, and ``DevicePrefetcher`` keeps them ready on the device. ``verify`` checks a
-dataset against its ``Manifest``, whose ``Schema`` says what every graph holds. A ``Source``, made known by
-``register_source``, reads a raw format of your own.
+``convert`` turns raw graphs into a dataset of HDF5 shards; ``DatasetWriter`` writes one graph by
+graph. ``ShardedDataset`` opens the result as an ordinary ``torch_geometric.data.Dataset``,
+``GraphLoader`` makes the batches that a ``BatchPlan`` decides, and ``DevicePrefetcher`` keeps them
+ready on the device. ``verify`` checks a dataset against its ``Manifest``, whose ``Schema`` says
+what every graph holds. A ``Source``, made known by ``register_source``, reads one raw format.
 
-Importing this package loads neither torch nor PyG: a public name loads its module when it is first used.
+Importing this package loads neither torch nor PyG: a public name loads its module on first use.
 """
 
 import importlib
@@ -67,7 +67,7 @@ _HOME = {
 _NAMESAKES = frozenset({"convert", "verify"})
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 (PEP 562: any public object)
+def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use."""
     if name in _NAMESAKES:
         return importlib.import_module(f"{__name__}.{name}")
@@ -86,7 +86,7 @@ def __dir__() -> list[str]:
 class _CallableModule(ModuleType):
     """A sub-module that, called, calls the public function of the same name in it."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (typed by the function it stands for)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,13 +94,13 @@ class _CallableModule(ModuleType):
 
 
 class _Package(ModuleType):
-    """This package's own class: ``shardgraph.convert`` and ``shardgraph.verify`` are modules and functions at once.
+    """The class of this package: its ``convert`` and ``verify`` are modules and functions at once.
 
-    Python binds an imported sub-module to its name in the package, over a function of that name. So the sub-module
-    itself is made callable at that moment, and ``shardgraph.convert(...)`` works whatever was imported before it.
+    An imported sub-module is bound to its name in the package, over a function of that name. So it
+    is made callable as it is bound: ``shardgraph.convert(...)`` works whatever was imported first.
     """
 
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 (any attribute)
+    def __setattr__(self, name: str, value: Any) -> None:
         if name in _NAMESAKES and isinstance(value, ModuleType):
             value.__class__ = _CallableModule
         super().__setattr__(name, value)

@@ -1,4 +1,4 @@
-"""Convert raw graphs into a shardgraph dataset: ``python tools/convert.py`` is ``shardgraph convert``."""
+"""Convert raw graphs into a dataset: the same command as ``shardgraph convert``."""
 
 import sys
 from pathlib import Path
