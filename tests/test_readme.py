@@ -166,5 +166,5 @@ def test_the_runner_continues_and_reports_failures(checkout: Path) -> None:
     before = run_block(define, "", checkout)
     before = run_block(write, before, checkout)
     run_block(check, before, checkout)
-    with pytest.raises(AssertionError, match=r"README.md line 14 failed:\non purpose"):
+    with pytest.raises(AssertionError, match=r"README.md line 14 failed:\s+on purpose"):
         run_block(fail, before, checkout)
