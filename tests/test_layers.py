@@ -43,7 +43,7 @@ AT_IMPORT = {
     "sampling": {"numpy"},
     "collate": {"numpy", "torch", "torch_geometric"},
     "verify": {"numpy"},
-    "writer": {"numpy", "torch", "torch_geometric"},
+    "writer": {"h5py", "numpy", "torch", "torch_geometric"},  # h5py for its version
     "prefetch": {"numpy", "torch", "torch_geometric"},
     "convert": ALWAYS_THERE,
     "dataset": {"numpy", "torch", "torch_geometric"},
