@@ -1,0 +1,93 @@
+"""What the batches of an epoch are like, from stored sizes alone."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgraph.sampling.budget import Budget
+
+_CHUNK = 1024
+"""Batches measured by one NumPy call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Smallest, mean and largest of some numbers; all 0 where there are none."""
+
+    min: float
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStatistics:
+    """The batches of one epoch, over all ranks, before a short last step is shared out."""
+
+    num_batches: int
+    """Batches of the whole epoch."""
+    num_graphs: int
+    """Graphs in them."""
+    skipped: int
+    """Graphs left out because they exceed a budget."""
+    graphs: Spread
+    """Graphs in a batch."""
+    nodes: Spread | None
+    """Nodes in a batch; None where the plan was not given ``num_nodes``."""
+    edges: Spread | None
+    """Edges in a batch; None where the plan was not given ``num_edges``."""
+    fill: Spread | None
+    """The largest fraction of a budget that a batch uses; None without budgets."""
+    imbalance: Spread | None
+    """Over full steps: the fill of the fullest rank over the mean of the ranks; None without
+    budgets."""
+
+
+def measure(
+    batches: Iterable[NDArray[np.int64]],
+    *,
+    num_nodes: NDArray[np.integer] | None,
+    num_edges: NDArray[np.integer] | None,
+    budget: Budget | None,
+    world_size: int,
+    skipped: int,
+) -> PlanStatistics:
+    """Return the statistics of the batches of an epoch, none of them empty."""
+    counts, nodes, edges, fills = [np.empty(0)], [np.empty(0)], [np.empty(0)], [np.empty(0)]
+    for ids, ptr in _chunks(batches):
+        counts.append(np.diff(ptr))
+        if num_nodes is not None:
+            nodes.append(np.add.reduceat(num_nodes[ids].astype(np.int64), ptr[:-1]))
+        if num_edges is not None:
+            edges.append(np.add.reduceat(num_edges[ids].astype(np.int64), ptr[:-1]))
+        if budget is not None:
+            fills.append(budget.shares(ids, ptr))
+    graphs, fill = np.concatenate(counts), np.concatenate(fills)
+    steps = fill[: len(fill) // world_size * world_size].reshape(-1, world_size)
+    means = np.maximum(steps.mean(axis=1), np.finfo(np.float64).tiny)
+    return PlanStatistics(
+        num_batches=len(graphs),
+        num_graphs=int(graphs.sum()),
+        skipped=skipped,
+        graphs=_spread(graphs),
+        nodes=None if num_nodes is None else _spread(np.concatenate(nodes)),
+        edges=None if num_edges is None else _spread(np.concatenate(edges)),
+        fill=None if budget is None else _spread(fill),
+        imbalance=None if budget is None else _spread(steps.max(axis=1, initial=0) / means),
+    )
+
+
+def _chunks(
+    batches: Iterable[NDArray[np.int64]],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    batches = iter(batches)
+    while chunk := list(islice(batches, _CHUNK)):
+        yield np.concatenate(chunk), np.cumsum([0, *map(len, chunk)])
+
+
+def _spread(values: NDArray[np.float64]) -> Spread:
+    if not len(values):
+        return Spread(min=0.0, mean=0.0, max=0.0)
+    return Spread(min=float(values.min()), mean=float(values.mean()), max=float(values.max()))
