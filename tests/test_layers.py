@@ -23,14 +23,16 @@ LAYERS = {
     "sampling": 2,
     "collate": 3,
     "verify": 3,
+    "facts": 4,
     "writer": 4,
     "prefetch": 4,
+    "processing": 5,
     "convert": 5,
-    "dataset": 5,
-    "loader": 6,
-    "cli": 7,
-    "__main__": 8,
-    "__init__": 8,
+    "dataset": 6,
+    "loader": 7,
+    "cli": 8,
+    "__main__": 9,
+    "__init__": 9,
 }
 
 # What a part may import from elsewhere when it is itself imported ...
@@ -44,6 +46,8 @@ AT_IMPORT = {
     "collate": {"numpy", "torch", "torch_geometric"},
     "verify": {"numpy"},
     "writer": {"h5py", "numpy", "torch", "torch_geometric"},  # h5py for its version
+    "facts": {"numpy", "torch_geometric"},
+    "processing": {"torch_geometric"},
     "prefetch": {"numpy", "torch", "torch_geometric"},
     "convert": ALWAYS_THERE,
     "dataset": {"numpy", "torch", "torch_geometric"},

@@ -7,6 +7,7 @@ column (a tensor, a number, a text) or has parts of its own (a dict, a sparse te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -161,8 +162,10 @@ class Store:
 
 
 def edge_axis(key: tuple[str, str, str]) -> str:
-    """Axis name of an edge type: "edge/<src>__<rel>__<dst>"."""
-    return "edge/" + "__".join(quote(part) for part in key)
+    """Axis name of an edge type: "edge/<src>__<rel>__<dst>", different for different types."""
+    parts = (quote(part) for part in key)
+    # An underscore at a part's edge would blur where the separator begins.
+    return "edge/" + "__".join(re.sub("^_|_$", "%5F", part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,533 @@
+"""Columns to a PyG ``Batch``: gathered into ONE buffer, taken out as views.
+
+The result equals ``Batch.from_data_list`` of the same graphs; the rules are those of PyG's
+``torch_geometric/data/collate.py``. No object is made per graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Batch
+from torch_geometric.data.data import BaseData
+
+from shardgraph.collate.decode import GraphDecoder, along, decoder_of
+from shardgraph.collate.recorded import Rules
+from shardgraph.format.layout import COMPLEX, INTEGERS, STORAGE, quote
+from shardgraph.format.packed import BufferLayout, Field
+from shardgraph.format.schema import NESTED, NUMBERS, Attribute, Column, Schema, Store
+from shardgraph.shards.gather import Selection
+
+_ITEMSIZE = {
+    name: np.dtype(storage).itemsize * (2 if name in COMPLEX else 1)
+    for name, storage in STORAGE.items()
+}
+_NUMPY = {name: np.dtype(storage) for name, storage in STORAGE.items()}
+
+
+def batches_from_columns(schema: Schema) -> bool:
+    """Whether PyG's batch of such graphs can be had from columns alone.
+
+    Sparse tensors, ``Index`` and ``EdgeIndex``, tensors of varying shape and lists that PyG does
+    not look into are joined by PyG's own code, from the graphs.
+    """
+    return all(_from_columns(a, top=True) for store in schema.stores for a in store.attributes)
+
+
+def _from_columns(attribute: Attribute, *, top: bool) -> bool:
+    if attribute.column is not None:
+        return attribute.column.row_shape is not None
+    if attribute.kind == "num_nodes":
+        return top
+    if attribute.kind == "dict":
+        return all(_from_columns(item, top=False) for item in attribute.items)
+    if attribute.kind in NESTED:
+        return all(item.kind == "tensor" and _from_columns(item, top=False) for item in attribute.items)
+    return False
+
+
+class PackedBatch:
+    """A batch as one buffer and a small layout record; what crosses between processes and devices.
+
+    ``buffer`` is uint8 [nbytes]; its first ``device_nbytes`` bytes hold the tensors that move to a
+    device, the rest what PyG keeps on the CPU (slices and increments).
+    """
+
+    __slots__ = ("_batcher", "buffer", "device_nbytes", "host", "record")
+
+    def __init__(self, buffer: Tensor, record: _Record, batcher: Batcher | None = None) -> None:
+        self.buffer = buffer
+        self.host = buffer
+        self.record = record
+        self.device_nbytes = record.device_nbytes
+        self._batcher = batcher
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffer."""
+        return self.host.numel()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the buffer is page-locked memory."""
+        return self.host.is_pinned()
+
+    def attach(self, batcher: Batcher) -> PackedBatch:
+        """Gives a batch that came from another process the batcher that can unpack it."""
+        self._batcher = batcher
+        return self
+
+    def pin_memory(self) -> PackedBatch:
+        """The same batch in page-locked memory: one block."""
+        return PackedBatch(self.host.pin_memory(), self.record, self._batcher)
+
+    def to(self, device: Any, non_blocking: bool = False) -> PackedBatch:
+        """The same batch on a device: one transfer."""
+        device_part = self.host[: self.device_nbytes]
+        return self.moved(device_part.to(device, non_blocking=non_blocking))
+
+    def moved(self, buffer: Tensor) -> PackedBatch:
+        """The same batch whose first ``device_nbytes`` bytes have been copied to ``buffer``."""
+        packed = PackedBatch(self.host, self.record, self._batcher)
+        packed.buffer = buffer
+        return packed
+
+    def unpack(self) -> BaseData:
+        """The PyG ``Batch``, its tensors views of the buffer.
+
+        Graph-level attributes own their memory, so that keeping one does not keep the buffer.
+        """
+        if self._batcher is None:
+            raise RuntimeError("this batch came from another process; call attach() first")
+        return self._batcher.unpack(self)
+
+    def __reduce__(self) -> Any:
+        return PackedBatch, (self.host, self.record)
+
+
+@dataclass(slots=True)
+class _Record:
+    """What unpacking a buffer needs beside the schema."""
+
+    num_graphs: int
+    device_nbytes: int
+    fields: list[Field]
+    """Of the tensors that move with the batch."""
+    kept: list[Field]
+    """Of the int64 arrays that stay on the host."""
+    numbers: list[int]
+    """For each leaf in order: the field of its values, the kept field of its slices (-1: exactly
+    one row a graph) and of its increments (-1: zeros)."""
+    objects: list[list[Any]]
+    """Values of the leaves that are lists of Python objects."""
+    num_nodes: list[list[int]]
+
+
+class _Packing:
+    """One batch being laid out: first every field is placed, then the buffer is filled."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.device = BufferLayout()
+        self.host = BufferLayout()
+        self.numbers: list[int] = []
+        self.objects: list[list[Any]] = []
+        self.num_nodes: list[list[int]] = []
+        self.fills: list[tuple[int, Callable[[Any], None]]] = []
+        self._shared: dict[Any, int] = {}
+
+    def add(self, dtype: str, shape: tuple[int, ...], fill: Callable[[Any], None]) -> int:
+        """Places a tensor that moves with the batch; ``fill`` gets its storage array."""
+        number = self.device.add(dtype, shape, _ITEMSIZE[dtype])
+        self.fills.append((number, fill))
+        return number
+
+    def keep(self, key: Any, values: NDArray[np.int64]) -> int:
+        """Places an int64 array that stays on the host; the same ``key`` is placed once."""
+        number = self._shared.get(key)
+        if number is None:
+            number = self._shared[key] = self.host.add("int64", values.shape, 8)
+            self.fills.append((-1 - number, lambda out: np.copyto(out, values)))
+        return number
+
+    def finish(self, allocate: Callable[[int], Tensor]) -> PackedBatch:
+        """Allocates the buffer and fills it."""
+        start, device_fields = self.device.nbytes, self.device.fields
+        buffer = allocate(start + self.host.nbytes)
+        memory = buffer.numpy()
+        host_fields = [Field(d, shape, offset + start) for d, shape, offset in self.host.fields]
+        for number, fill in self.fills:
+            field = device_fields[number] if number >= 0 else host_fields[-1 - number]
+            fill(_array(memory, field))
+        record = _Record(
+            num_graphs=self.selection.num_graphs,
+            device_nbytes=start,
+            fields=device_fields,
+            kept=host_fields,
+            numbers=self.numbers,
+            objects=self.objects,
+            num_nodes=self.num_nodes,
+        )
+        return PackedBatch(buffer, record)
+
+
+def _array(memory: NDArray[np.uint8], field: Field) -> NDArray[Any]:
+    dtype = _NUMPY[field.dtype]
+    shape = (*field.shape, 2) if field.dtype in COMPLEX else field.shape
+    return np.ndarray(shape, dtype, memory, field.offset)
+
+
+def ordinary_memory(nbytes: int) -> Tensor:
+    """An uninitialised buffer."""
+    return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def shared_memory(nbytes: int) -> Tensor:
+    """An uninitialised buffer in shared memory, as torch's own collate makes them in workers."""
+    storage = torch.UntypedStorage._new_shared(max(nbytes, 1))
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))  # type: ignore[call-overload]
+
+
+Pack: TypeAlias = "Callable[[_Packing], None]"
+Unpack: TypeAlias = "Callable[[_Views], tuple[Any, Any, Any]]"
+
+
+class _Views:
+    """Takes a buffer's fields out as tensors, in the order in which leaves were placed."""
+
+    def __init__(self, packed: PackedBatch) -> None:
+        record = packed.record
+        self.record = record
+        self.num_graphs = record.num_graphs
+        self.device_storage = packed.buffer.untyped_storage()
+        self.device_start = packed.buffer.storage_offset()
+        self.host_storage = packed.host.untyped_storage()
+        self.host_start = packed.host.storage_offset()
+        self.device = packed.buffer.device
+        self.arange = torch.arange(record.num_graphs + 1)
+        self.zeros = torch.zeros(record.num_graphs, dtype=torch.int64)
+        self._numbers = iter(record.numbers)
+        self._objects = iter(record.objects)
+        self._kept: dict[int, Tensor] = {}
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def objects(self) -> list[Any]:
+        return next(self._objects)
+
+    def tensor(self, number: int) -> Tensor:
+        """A tensor that moved with the batch. It has a version counter of its own."""
+        field = self.record.fields[number]
+        return _view(self.device_storage, self.device_start, field, self.device)
+
+    def kept(self, number: int, default: Tensor) -> Tensor:
+        """An int64 tensor that stays on the CPU; equal ones are shared."""
+        if number < 0:
+            return default
+        if number not in self._kept:
+            field = self.record.kept[number]
+            self._kept[number] = _view(self.host_storage, self.host_start, field, _CPU)
+        return self._kept[number]
+
+
+_CPU = torch.device("cpu")
+
+
+def _view(storage: Any, start: int, field: Field, device: torch.device) -> Tensor:
+    dtype = getattr(torch, field.dtype)
+    stride, strides = 1, []
+    for extent in reversed(field.shape):
+        strides.append(stride)
+        stride *= extent
+    offset = (start + field.offset) // _ITEMSIZE[field.dtype]
+    empty = torch.empty(0, dtype=dtype, device=device)
+    return empty.set_(storage, offset, field.shape, tuple(reversed(strides)))  # type: ignore[call-overload,no-any-return]
+
+
+class Batcher:
+    """Makes batches of one dataset's graphs, with PyG's ``follow_batch`` and ``exclude_keys``."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        data_cls: type[BaseData] | None,
+        *,
+        follow_batch: Sequence[str] = (),
+        exclude_keys: Sequence[str] = (),
+    ) -> None:
+        self.schema = schema
+        self.follow = frozenset(follow_batch)
+        self.exclude = frozenset(exclude_keys)
+        self._rules = None if data_cls is not None else Rules(schema)
+        example = GraphDecoder(schema, data_cls).template
+        template = Batch(_base_cls=type(example))
+        template.stores_as(example)
+        if self._rules is not None:
+            self._rules.attach_dims(template)
+        self._template = template
+        self._packs: list[Pack] = []
+        self._stores: list[tuple[Store, list[tuple[str, Unpack | None, bool]]]] = []
+        for store in schema.stores:
+            self._compile(store)
+
+    def _compile(self, store: Store) -> None:
+        attributes: list[tuple[str, Unpack | None, bool]] = []
+        for attribute in store.attributes:
+            name = attribute.name
+            if name in self.exclude or name == "ptr":
+                continue
+            if name == "num_nodes" and attribute.kind == "num_nodes":
+                attributes.append((name, None, False))
+                self._packs.append(_pack_num_nodes(str(store.node_axis)))
+                continue
+            pack, unpack = _compile(attribute, name, store)
+            self._packs.append(pack)
+            follow = name in self.follow
+            if follow:
+                self._packs.append(_pack_follow(attribute))
+            attributes.append((name, unpack, follow))
+        if store.counts_nodes:
+            self._packs.append(_pack_batch_vector(str(store.node_axis)))
+        self._stores.append((store, attributes))
+
+    def pack(self, selection: Selection, *, shared: bool = False) -> PackedBatch:
+        """The batch of a selection as one buffer, in shared memory if it is to cross a process."""
+        if selection.num_graphs == 0:
+            raise ValueError("a batch needs at least one graph")
+        packing = _Packing(selection)
+        for pack in self._packs:
+            pack(packing)
+        return packing.finish(shared_memory if shared else ordinary_memory).attach(self)
+
+    def unpack(self, packed: PackedBatch) -> BaseData:
+        """The PyG ``Batch`` of a packed one."""
+        views = _Views(packed)
+        batch = copy.copy(self._template)
+        slices: dict[Any, Any] = {}
+        incs: dict[Any, Any] = {}
+        num_nodes = iter(packed.record.num_nodes)
+        for (store, attributes), target in zip(self._stores, batch.stores):
+            store_slices = slices if store.key is None else slices.setdefault(store.key, {})
+            store_incs = incs if store.key is None else incs.setdefault(store.key, {})
+            for name, unpack, follow in attributes:
+                if unpack is None:
+                    counts = next(num_nodes)
+                    target._num_nodes = counts
+                    target.num_nodes = sum(counts)
+                    continue
+                target[name], store_slices[name], store_incs[name] = unpack(views)
+                if follow:
+                    target[f"{name}_batch"], target[f"{name}_ptr"] = _unpack_follow(
+                        store_slices[name], views
+                    )
+            if store.counts_nodes:
+                target["batch"] = views.tensor(views.number())
+                target["ptr"] = views.tensor(views.number())
+        for values in (slices, incs):
+            for store, _ in self._stores:
+                if store.key is not None and not values[store.key]:
+                    del values[store.key]
+        batch._num_graphs = packed.record.num_graphs
+        batch._slice_dict = slices
+        batch._inc_dict = incs
+        return batch
+
+
+# Leaves ------------------------------------------------------------------------------------------
+
+
+def _compile(attribute: Attribute, key: str, store: Store) -> tuple[Pack, Unpack]:
+    """How one attribute is packed and unpacked."""
+    kind, column = attribute.kind, attribute.column
+    if kind in {"str", "json"}:
+        decode = decoder_of(attribute)
+        return lambda packing: packing.objects.append(decode(packing.selection)), _unpack_objects
+    endpoints = None
+    if isinstance(store.key, tuple):
+        endpoints = (f"node/{quote(store.key[0])}", f"node/{quote(store.key[2])}")
+    if column is not None:
+        is_number = kind in NUMBERS
+        pack = _Leaf(column, endpoints, is_number=is_number).pack
+        return pack, _unpack_leaf
+    parts = [
+        _compile(item, item.name if kind == "dict" else key, store) for item in attribute.items
+    ]
+    names = [item.name for item in attribute.items]
+
+    def pack_parts(packing: _Packing) -> None:
+        for pack, _ in parts:
+            pack(packing)
+
+    def unpack_parts(views: _Views) -> tuple[Any, Any, Any]:
+        values, slices, incs = [], [], []
+        for _, unpack in parts:
+            value, value_slices, value_incs = unpack(views)
+            values.append(value)
+            slices.append(value_slices)
+            incs.append(value_incs)
+        if kind == "dict":
+            return dict(zip(names, values)), dict(zip(names, slices)), dict(zip(names, incs))
+        return values, slices, incs
+
+    return pack_parts, unpack_parts
+
+
+class _Leaf:
+    """Packs one column: its values with increments added, its slices and its increments."""
+
+    def __init__(
+        self, column: Column, endpoints: tuple[str, str] | None, *, is_number: bool
+    ) -> None:
+        self.column = column
+        self.endpoints = endpoints
+        self.is_number = is_number
+        self.dim = along(column)
+        self.dtype = column.dtype
+        if is_number and column.dtype == "float64":
+            self.dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+        self.added_dtype = _dtype_with(column, is_number=is_number)
+
+    def pack(self, packing: _Packing) -> None:
+        selection, column = packing.selection, self.column
+        rows = selection.column_rows(column.name)
+        incs = selection.increments(column.name, column.inc_shape, self.endpoints)
+        total = np.zeros_like(incs)
+        np.cumsum(incs[:-1], axis=0, out=total[1:])
+        added = bool(column.inc_shape) or int(total[-1]) != 0
+        dtype = self.added_dtype if added else self.dtype
+        shape = [rows.total, *(column.row_shape or ())]
+        shape.insert(self.dim, shape.pop(0))
+
+        def fill(out: NDArray[Any]) -> None:
+            self._fill(selection, out, dtype, total if added else None)
+
+        slices = increments = -1
+        if not selection.one_row_each(column.name):
+            slices = packing.keep(("rows", id(rows)), rows.ptr)
+        if column.inc_shape or total.any():
+            increments = packing.keep((total.shape, total.tobytes()), total)
+        packing.numbers += [packing.add(dtype, tuple(shape), fill), slices, increments]
+
+    def _fill(
+        self, selection: Selection, out: NDArray[Any], dtype: str, add: NDArray[np.int64] | None
+    ) -> None:
+        target = np.moveaxis(out, self.dim, 0)
+        if add is None:
+            selection.column(self.column.name, target)
+            return
+        rows_first = _rows_first(add, self.column, self.dim)
+        if dtype in INTEGERS:
+            selection.column(self.column.name, target, rows_first)
+            return
+        # Floats: rounded by torch itself, graph by graph, as PyG does.
+        selection.column(self.column.name, target)
+        tensor = _as_torch(target, dtype)
+        ptr = selection.column_rows(self.column.name).ptr.tolist()
+        for place, (start, stop) in enumerate(zip(ptr, ptr[1:])):
+            tensor[start:stop] += torch.from_numpy(rows_first[place])
+
+
+def _as_torch(array: NDArray[Any], dtype: str) -> Tensor:
+    tensor = torch.from_numpy(array)
+    if dtype in COMPLEX:
+        return torch.view_as_complex(tensor)
+    return tensor if tensor.dtype is getattr(torch, dtype) else tensor.view(getattr(torch, dtype))
+
+
+def _dtype_with(column: Column, *, is_number: bool) -> str:
+    """The dtype of values after an int64 increment was added, by torch's promotion."""
+    dtype = getattr(torch, column.dtype)
+    if is_number:
+        return column.dtype if dtype is not torch.float64 else str(torch.get_default_dtype())[6:]
+    ndim = 1 + len(column.row_shape or ())
+    value = torch.empty([0] * ndim, dtype=dtype)
+    inc = torch.empty([1] * len(column.inc_shape), dtype=torch.int64)
+    return str(torch.result_type(value, inc)).removeprefix("torch.")
+
+
+def _rows_first(incs: NDArray[np.int64], column: Column, dim: int) -> NDArray[np.int64]:
+    """Increments [B, *inc_shape] shaped to broadcast against rows [*row_shape] of each graph."""
+    ndim = 1 + len(column.row_shape or ())
+    padded = incs.reshape(len(incs), *[1] * (ndim - len(column.inc_shape)), *column.inc_shape)
+    moved = np.moveaxis(padded, 1 + dim, 1)
+    if moved.shape[1] != 1:
+        raise ValueError(
+            f"column {column.name!r}: __inc__ of shape {column.inc_shape} differs along the "
+            "dimension that is joined; pass the attribute in exclude_keys"
+        )
+    return moved[:, 0]
+
+
+def _unpack_leaf(views: _Views) -> tuple[Any, Any, Any]:
+    value = views.tensor(views.number())
+    slices = views.kept(views.number(), views.arange)
+    incs = views.kept(views.number(), views.zeros)
+    return value.clone() if slices is views.arange else value, slices, incs
+
+
+def _unpack_objects(views: _Views) -> tuple[Any, Any, Any]:
+    return views.objects(), views.arange, None
+
+
+# Vectors beside the attributes -------------------------------------------------------------------
+
+
+def _pack_num_nodes(axis: str) -> Pack:
+    return lambda packing: packing.num_nodes.append(
+        packing.selection.axis_rows(axis).lengths.tolist()
+    )
+
+
+def _pack_vectors(packing: _Packing, lengths: NDArray[np.int64], ptr: NDArray[np.int64]) -> None:
+    def fill_batch(out: NDArray[Any]) -> None:
+        out[...] = np.repeat(np.arange(len(lengths)), lengths)
+
+    packing.numbers.append(packing.add("int64", (int(ptr[-1]),), fill_batch))
+    packing.numbers.append(packing.add("int64", ptr.shape, lambda out: np.copyto(out, ptr)))
+
+
+def _pack_batch_vector(axis: str) -> Pack:
+    def pack(packing: _Packing) -> None:
+        rows = packing.selection.axis_rows(axis)
+        _pack_vectors(packing, rows.lengths, rows.ptr)
+
+    return pack
+
+
+def _pack_follow(attribute: Attribute) -> Pack:
+    """``{attr}_batch`` and ``{attr}_ptr`` of every leaf, in order."""
+
+    def pack(packing: _Packing) -> None:
+        count = packing.selection.num_graphs
+        for leaf in _leaves(attribute):
+            if leaf.column is None or leaf.column.per_graph or leaf.kind in {"str", "json"}:
+                _pack_vectors(packing, np.ones(count, np.int64), np.arange(count + 1))
+            else:
+                rows = packing.selection.column_rows(leaf.column.name)
+                _pack_vectors(packing, rows.lengths, rows.ptr)
+
+    return pack
+
+
+def _leaves(attribute: Attribute) -> list[Attribute]:
+    if attribute.column is not None:
+        return [attribute]
+    return [leaf for item in attribute.items for leaf in _leaves(item)]
+
+
+def _unpack_follow(slices: Any, views: _Views) -> tuple[Any, Any]:
+    if isinstance(slices, dict):
+        pairs = {key: _unpack_follow(value, views) for key, value in slices.items()}
+        return {k: pair[0] for k, pair in pairs.items()}, {k: p[1] for k, p in pairs.items()}
+    if isinstance(slices, list):
+        listed = [_unpack_follow(value, views) for value in slices]
+        return [pair[0] for pair in listed], [pair[1] for pair in listed]
+    return views.tensor(views.number()), views.tensor(views.number())

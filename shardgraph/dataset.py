@@ -1,0 +1,294 @@
+"""`ShardedDataset`: a PyG ``Dataset`` that reads its graphs from disk, when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Dataset
+from torch_geometric.data.data import BaseData
+
+from shardgraph.collate import GraphDecoder, known_class
+from shardgraph.facts import Facts
+from shardgraph.format.layout import MANIFEST_NAME
+from shardgraph.format.manifest import Manifest
+from shardgraph.format.schema import Schema
+from shardgraph.format.statistics import Statistics
+from shardgraph.processing import build, is_current
+from shardgraph.shards.gather import Selection
+from shardgraph.shards.pool import ShardPool
+
+
+class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
+    """Graphs on disk as an ordinary PyG dataset.
+
+    Nothing is opened in the constructor; each process opens a shard when it first reads from it.
+    Length, slices, ``num_features``, ``num_classes`` and ``get_summary()`` come from the manifest.
+    Graphs own their tensors, which may be written to.
+
+    To process raw files as PyG datasets do, subclass it: name the raw files in ``raw_file_names``,
+    optionally define ``download()``, and yield the graphs from ``generate()``. That runs once, with
+    ``pre_filter`` and ``pre_transform``, into ``root/processed``.
+
+    Args:
+        root: A dataset's directory, or a PyG root whose ``processed/`` is one.
+        transform: Applied to each graph when it is read.
+        pre_transform: Applied to each generated graph before it is written.
+        pre_filter: Says of each generated graph whether it is kept.
+        keys: Names of the attributes to read; the bytes of the others are not touched. The number
+            of nodes stays known.
+        data_cls: Class of the graphs. By default the one they were written from, if it is imported
+            already; else a stand-in that batches as that class did.
+        force_reload: Whether to generate anew.
+        log: Whether to say on stderr that graphs are being generated.
+
+    Raises:
+        FormatError: if there is no dataset at ``root``, or it cannot be read.
+
+    Example:
+        >>> import tempfile, torch, shardgraph as sg
+        >>> from torch_geometric.data import Data
+        >>> root = tempfile.mkdtemp()
+        >>> with sg.DatasetWriter(root) as writer:
+        ...     for n in range(10):
+        ...         writer.write(Data(x=torch.full((n, 4), float(n)), y=n % 3))
+        >>> dataset = sg.ShardedDataset(root)
+        >>> len(dataset), dataset.num_features, dataset.num_classes
+        (10, 4, 3)
+        >>> dataset[:0.5][-1]
+        Data(x=[4, 4], y=1)
+    """
+
+    raw_file_names: Any = ()
+    processed_file_names: Any = MANIFEST_NAME
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        transform: Callable[[Any], Any] | None = None,
+        pre_transform: Callable[[Any], Any] | None = None,
+        pre_filter: Callable[[Any], bool] | None = None,
+        keys: Sequence[str] | None = None,
+        data_cls: type[BaseData] | None = None,
+        force_reload: bool = False,
+        log: bool = True,
+    ) -> None:
+        super().__init__(
+            os.fspath(root), transform, pre_transform, pre_filter, log=log, force_reload=force_reload
+        )
+        directory = Path(self.root)
+        if self.has_process or not (directory / MANIFEST_NAME).exists():
+            processed = Path(self.processed_dir)
+            directory = processed if (processed / MANIFEST_NAME).exists() else directory
+        self.directory = directory
+        self.manifest = Manifest.read(directory)
+        self.keys = None if keys is None else frozenset(keys)
+        self.data_cls = known_class(self.manifest.schema.data_class) if data_cls is None else data_cls
+        self.schema: Schema = self.manifest.schema.select(self.keys)
+        self._pool = ShardPool(directory, self.manifest, self.schema)
+        self._decoder: GraphDecoder | None = None
+
+    # Processing ----------------------------------------------------------------------------------
+
+    def generate(self) -> Iterator[BaseData]:
+        """Yields the graphs of the raw files; to be defined by subclasses that process."""
+        raise NotImplementedError(f"{type(self).__name__} does not define generate()")
+
+    @property
+    def has_process(self) -> bool:
+        """Whether this class generates its graphs."""
+        return type(self).generate is not ShardedDataset.generate
+
+    def _process(self) -> None:
+        if self.force_reload or not is_current(self):
+            build(self)
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def len(self) -> int:
+        """Number of graphs of the whole dataset, whatever the subset."""
+        return self._pool.num_graphs
+
+    def get(self, idx: int) -> BaseData:
+        """Graph ``idx`` of the whole dataset, untransformed."""
+        return self._graphs().one(*self._pool.locate(int(idx)))
+
+    def __getitems__(self, positions: Sequence[int]) -> list[Any]:
+        """The graphs at some positions of this subset, transformed; what torch's loaders call."""
+        if self.overrides_get:
+            return [self[position] for position in positions]
+        graphs = self._graphs().many(self.selection(np.asarray(positions, np.int64)))
+        return graphs if self.transform is None else [self.transform(data) for data in graphs]
+
+    def _graphs(self) -> GraphDecoder:
+        if self._decoder is None:
+            self._decoder = GraphDecoder(self.schema, self.data_cls)
+        return self._decoder
+
+    @property
+    def overrides_get(self) -> bool:
+        """Whether a subclass reads graphs its own way."""
+        return type(self).get is not ShardedDataset.get
+
+    def selection(self, positions: NDArray[np.int64]) -> Selection:
+        """The graphs at some positions of this subset, to be gathered.
+
+        Raises:
+            IndexError: if a position is out of range.
+        """
+        return Selection.of(self._pool, self.graph_ids(positions))
+
+    def graph_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The whole dataset's ids of the graphs at some positions of this subset."""
+        size = len(self)
+        if len(positions) and not (-size <= positions.min() and positions.max() < size):
+            raise IndexError(
+                f"positions {positions.min()} to {positions.max()} in a dataset of {size} graphs"
+            )
+        positions = np.where(positions < 0, positions + size, positions)
+        indices = self.indices()
+        if isinstance(indices, range):
+            return positions * indices.step + indices.start
+        return np.asarray(indices[positions], np.int64)
+
+    def close(self) -> None:
+        """Closes this process's shards; reading again opens them again."""
+        self._pool.close()
+
+    # Indexing ------------------------------------------------------------------------------------
+
+    def __getitem__(self, idx: Any) -> Any:
+        """A graph (int), or a subset (slice, list, tensor, array, mask), as in PyG."""
+        if isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0 and idx.dtype not in _BOOLS:
+            idx = int(idx)
+        return super().__getitem__(idx)
+
+    def index_select(self, idx: Any) -> ShardedDataset:
+        """The subset at ``idx``: a slice (float ends are fractions), indices, or a bool mask.
+
+        Raises:
+            IndexError: if an index is out of range, or a mask has not the dataset's length.
+        """
+        if isinstance(idx, slice):
+            size = len(self)
+            ends = [round(e * size) if isinstance(e, float) else e for e in (idx.start, idx.stop)]
+            chosen: Any = self.indices()[slice(*ends, idx.step)]
+        else:
+            chosen = self.graph_ids(_positions(idx, len(self)))
+        subset = self.__copy__()
+        subset._indices = chosen
+        return subset
+
+    def __copy__(self) -> ShardedDataset:
+        # Without __getstate__: a subset shares the open shards of its dataset.
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoder": None}
+
+    # Facts ---------------------------------------------------------------------------------------
+
+    @property
+    def statistics(self) -> Statistics:
+        """Statistics of the whole dataset, from the manifest."""
+        return self.manifest.statistics
+
+    def split(self, name: str) -> ShardedDataset:
+        """The named subset that was stored with the dataset.
+
+        Raises:
+            KeyError: if there is no such split.
+        """
+        splits = self.manifest.splits
+        if name not in splits:
+            raise KeyError(f"no split {name!r}; the dataset has {sorted(splits)}")
+        ranges = [np.arange(start, stop, dtype=np.int64) for start, stop in splits[name]]
+        subset = self.__copy__()
+        subset._indices = np.concatenate([np.empty(0, np.int64), *ranges])
+        return subset
+
+    def graph_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Nodes and edges of each graph of this subset: two int64 [len(self)]. Reads ptr only."""
+        return self._facts().totals()
+
+    def _facts(self) -> Facts:
+        return Facts(self._pool, self.manifest, self.schema, self._indices)
+
+    @property
+    def num_node_features(self) -> Any:
+        """Number of features per node; of each node type, if there are types."""
+        return self._example("x").num_node_features
+
+    @property
+    def num_edge_features(self) -> Any:
+        """Number of features per edge; of each edge type, if there are types."""
+        return self._example("edge_attr").num_edge_features
+
+    def _example(self, name: str) -> Any:
+        """A graph that tells the features: an empty one, or the first where that is not enough."""
+        if self.transform is None and not self.overrides_get:
+            example = self._graphs().empty(name)
+            if example is not None:
+                return example
+        data = self[0]
+        return data[0] if isinstance(data, tuple) else data
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes in ``y``, as PyG tells it; of a subset, by reading its labels."""
+        if self.transform is not None or self.overrides_get:
+            return int(super().num_classes)
+        found = self._facts().num_classes()
+        if found is None:
+            found = self._infer_num_classes(self._labels())
+        return int(found)
+
+    def _labels(self) -> Tensor | None:
+        labels = ShardedDataset.__copy__(self)
+        labels.schema = self.schema.select(frozenset({"y"}))
+        labels._decoder = GraphDecoder(labels.schema, self.data_cls)
+        ys: list[Any] = []
+        for start in range(0, len(self), 1 << 16):
+            stop = min(start + (1 << 16), len(self))
+            ys += [data.y for data in labels.__getitems__(range(start, stop))]
+        if not ys:
+            return None
+        return torch.cat(ys, dim=0) if isinstance(ys[0], Tensor) else torch.as_tensor(ys)
+
+    def get_summary(self) -> Any:
+        """PyG's summary of graph sizes, from the manifest; of a subset, from ptr."""
+        if self.transform is not None or self.overrides_get:
+            return super().get_summary()
+        return self._facts().summary(type(self).__name__)
+
+
+_BOOLS = (np.dtype(bool), torch.bool)
+
+
+def _positions(idx: Any, size: int) -> NDArray[np.int64]:
+    """Indices or a mask as int64 positions, not negative."""
+    if isinstance(idx, Tensor):
+        idx = idx.cpu().numpy()
+    if isinstance(idx, Sequence) and not isinstance(idx, str):
+        idx = np.asarray(idx if len(idx) else np.empty(0, np.int64))
+    if not isinstance(idx, np.ndarray) or idx.dtype.kind not in "biu" or idx.dtype == np.uint8:
+        kind = f"{type(idx).__name__} of {idx.dtype}" if hasattr(idx, "dtype") else type(idx).__name__
+        raise IndexError(
+            f"index a dataset by an int, a slice, or a list, tensor or array of ints or bools; "
+            f"got {kind}"
+        )
+    idx = idx.reshape(-1)
+    if idx.dtype == bool:
+        if len(idx) != size:
+            raise IndexError(f"a mask of length {len(idx)} for a dataset of {size} graphs")
+        idx = np.flatnonzero(idx)
+    return idx.astype(np.int64, copy=False)

@@ -1,0 +1,117 @@
+"""What is known of a dataset's sizes and labels: from the manifest, else from ptr alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch_geometric.data.summary import Stats, Summary
+
+from shardgraph.format.manifest import Manifest
+from shardgraph.format.schema import Schema, StoreKey
+from shardgraph.format.statistics import Histogram
+from shardgraph.shards.pool import ShardPool
+
+
+class Facts:
+    """Facts of a dataset, or of the subset ``indices`` of it (None: all)."""
+
+    def __init__(
+        self, pool: ShardPool, manifest: Manifest, schema: Schema, indices: Sequence[int] | None
+    ) -> None:
+        self._pool = pool
+        self._statistics = manifest.statistics
+        self._schema = schema
+        self._indices = indices
+
+    def sizes(self, axis: str) -> NDArray[np.int64]:
+        """Rows of each graph on a node or edge axis: int64 [G]. Reads ptr."""
+        parts = [
+            np.diff(self._pool.shard(number).ptrs[axis]) for number in range(len(self._pool.entries))
+        ]
+        sizes = np.concatenate([np.empty(0, np.int64), *parts])
+        indices = self._indices
+        if indices is None:
+            return sizes
+        if isinstance(indices, range):
+            return sizes[np.arange(indices.start, indices.stop, indices.step)]
+        return sizes[np.asarray(indices)]
+
+    def totals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Nodes and edges of each graph, all types together."""
+        axes = self._axes()
+        nodes = [self.sizes(axis) for key, axis in axes if not _is_edge(key, axis)]
+        edges = [self.sizes(axis) for key, axis in axes if _is_edge(key, axis)]
+        return np.sum(nodes, axis=0, dtype=np.int64), np.sum(edges, axis=0, dtype=np.int64)
+
+    def _axes(self) -> list[tuple[StoreKey, str]]:
+        nodes = [(store.key, str(store.node_axis)) for store in self._schema.node_stores]
+        return nodes + [(store.key, str(store.edge_axis)) for store in self._schema.edge_stores]
+
+    def num_classes(self) -> int | None:
+        """PyG's number of classes where the manifest tells it; None where labels must be read."""
+        store = self._schema.store(None)
+        y = next((a for a in store.attributes if a.name == "y"), None) if store else None
+        if y is None:
+            return 0
+        column = y.column
+        if self._indices is not None or column is None or column.row_shape is None:
+            return None
+        features = int(np.prod(column.row_shape, dtype=np.int64))
+        if features != 1 and y.kind == "tensor":
+            return column.row_shape[-1]
+        found = self._statistics.columns.get(column.name)
+        if found is None or column.dtype.startswith(("float", "bfloat", "complex")):
+            return None
+        return int(found.max[0]) + 1
+
+    def summary(self, name: str) -> Summary:
+        """PyG's ``Summary``."""
+        per_node: dict[Any, Stats] = {}
+        per_edge: dict[Any, Stats] = {}
+        for key, axis in self._axes() if self._schema.is_hetero else ():
+            target = per_edge if isinstance(key, tuple) else per_node
+            target[key] = _stats(self._histogram(axis))
+        if self._indices is None:
+            sizes = self._statistics.sizes
+            hetero = self._schema.is_hetero
+            nodes, edges = sizes["num_nodes" if hetero else "node"], sizes["num_edges" if hetero else "edge"]
+            count = self._pool.num_graphs
+        else:
+            nodes, edges = (Histogram.of(total) for total in self.totals())
+            count = len(self._indices)
+        return Summary(
+            name=name,
+            num_graphs=count,
+            num_nodes=_stats(nodes),
+            num_edges=_stats(edges),
+            num_nodes_per_type=per_node or None,
+            num_edges_per_type=per_edge or None,
+        )
+
+    def _histogram(self, axis: str) -> Histogram:
+        if self._indices is None:
+            return self._statistics.sizes[axis]
+        return Histogram.of(self.sizes(axis))
+
+
+def _is_edge(key: StoreKey, axis: str) -> bool:
+    return isinstance(key, tuple) or axis == "edge"
+
+
+def _stats(histogram: Histogram) -> Stats:
+    """As PyG's ``Stats.from_data``: sample deviation, lower median, interpolated quartiles."""
+    total = histogram.total
+    lower_median = np.searchsorted(np.cumsum(histogram.counts), (total - 1) // 2, side="right")
+    scale = np.sqrt(total / (total - 1)) if total > 1 else np.nan
+    return Stats(
+        mean=histogram.mean,
+        std=float(histogram.std * scale),
+        min=float(histogram.values[0]),
+        quantile25=histogram.quantile(0.25),
+        median=float(histogram.values[lower_median]),
+        quantile75=histogram.quantile(0.75),
+        max=float(histogram.values[-1]),
+    )

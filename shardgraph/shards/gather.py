@@ -1,0 +1,267 @@
+"""Gathering rows: one column of many graphs, from many shards, into one array.
+
+Many short runs are gathered by one vectorised row index a shard; long runs by slice copies at
+memory speed. Integers widen, and per-graph increments are added, in the same pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgraph.errors import CorruptShardError
+from shardgraph.format import layout
+from shardgraph.shards.open import ChunkedColumn, Shard
+from shardgraph.shards.pool import ShardPool
+from shardgraph.shards.write import ENDPOINTS_INC, NO_INC, NODES_INC
+
+Array: TypeAlias = "NDArray[Any]"
+Ints: TypeAlias = "NDArray[np.int64]"
+
+LONG_RUN = 96
+"""Mean rows of a run from which slice copies win over a row index (tools/bench.py gather)."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """The graphs of a selection that lie in one shard."""
+
+    shard: Shard
+    local: Ints
+    """Their numbers in the shard, [b]."""
+    places: Ints | None
+    """Their places in the selection, [b]; None: all of it, in order."""
+
+
+class Rows:
+    """The rows of one axis for the graphs of a selection: where they are and where they go."""
+
+    __slots__ = ("_index", "_starts", "_stops", "lengths", "ptr", "total")
+
+    def __init__(self, lengths: Ints, starts: list[Ints | None], stops: list[int]) -> None:
+        self.lengths = lengths
+        self._starts = starts
+        self._stops = stops
+        self.ptr: Ints = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=self.ptr[1:])
+        self.total = int(self.ptr[-1])
+        self._index: dict[int, tuple[Ints, Ints | None]] = {}
+
+    def starts(self, number: int) -> Ints | None:
+        """First row of each graph of part ``number`` in its shard; None where it has none."""
+        return self._starts[number]
+
+    def check(self, number: int, part: _Part, source: Any) -> None:
+        """Checks that a part's rows lie within the column that they index.
+
+        Raises:
+            CorruptShardError: if they do not.
+        """
+        if self._stops[number] > len(source):
+            raise CorruptShardError(
+                f"{part.shard.path}: a ptr points to row {self._stops[number]} of a column of "
+                f"{len(source)} rows; check with `shardgraph verify` and restore the file"
+            )
+
+    def index(self, number: int, part: _Part) -> tuple[Ints, Ints | None]:
+        """For each row of a part: its row in the shard, and its row in the output (None: same)."""
+        if number not in self._index:
+            starts, places = self._starts[number], part.places
+            if starts is None:
+                raise AssertionError("a part without rows has no index")
+            lengths = self.lengths if places is None else self.lengths[places]
+            ends = np.cumsum(lengths)
+            total = int(ends[-1])
+            count = np.arange(total, dtype=np.int64)
+            first = ends - lengths
+            source = np.repeat(starts - first, lengths) + count
+            target = None
+            if places is not None:
+                target = np.repeat(self.ptr[places] - first, lengths) + count
+            self._index[number] = source, target
+        return self._index[number]
+
+
+class Selection:
+    """Some graphs of a dataset, in a given order, repeats allowed: what a batch is made of."""
+
+    def __init__(self, parts: list[_Part], num_graphs: int) -> None:
+        self.num_graphs = num_graphs
+        self.parts = parts
+        self._rows: dict[tuple[str | None, ...], Rows] = {}
+
+    @classmethod
+    def of(cls, pool: ShardPool, ids: Ints) -> Selection:
+        """The graphs ``ids`` of a dataset.
+
+        Raises:
+            IndexError: if an id is not in the dataset.
+        """
+        return cls(_split(pool, ids), len(ids))
+
+    @classmethod
+    def of_one(cls, shard: Shard, local: int) -> Selection:
+        """Graph ``local`` of one shard."""
+        return cls([_Part(shard, np.array([local]), None)], 1)
+
+    def axis_rows(self, axis: str) -> Rows:
+        """The rows of an axis that every shard has, such as "node"."""
+        return self._axis_rows(tuple(axis for _ in self.parts))
+
+    def column_rows(self, name: str) -> Rows:
+        """The rows of a column; columns that count the same thing share them."""
+        return self._axis_rows(tuple(part.shard.axis_of.get(name) for part in self.parts))
+
+    def _axis_rows(self, axes: tuple[str | None, ...]) -> Rows:
+        rows = self._rows.get(axes)
+        if rows is None:
+            rows = self._rows[axes] = self._read_rows(axes)
+        return rows
+
+    def _read_rows(self, axes: tuple[str | None, ...]) -> Rows:
+        starts: list[Ints | None] = []
+        stops: list[int] = []
+        lengths = np.empty(self.num_graphs, np.int64)
+        for part, axis in zip(self.parts, axes):
+            begin, length = _run(part, axis)
+            starts.append(begin)
+            stops.append(0 if begin is None else int((begin + length).max()))
+            if part.places is None:
+                lengths = length
+            else:
+                lengths[part.places] = length
+        return Rows(lengths, starts, stops)
+
+    def one_row_each(self, name: str) -> bool:
+        """Whether a column has exactly one row for every graph of the selection."""
+        return all(part.shard.axis_of.get(name) == layout.GRAPH_AXIS for part in self.parts)
+
+    def column(self, name: str, out: Array, add: Array | None = None) -> None:
+        """Copies a column's rows to ``out`` [R, *row_shape], widened to its dtype.
+
+        ``add`` [B, ...], broadcastable to rows, is added to each row of graph b.
+        """
+        rows = self.column_rows(name)
+        for number, part in enumerate(self.parts):
+            source = part.shard.columns.get(name)
+            if source is None or rows.total == 0:
+                continue
+            rows.check(number, part, source)
+            if isinstance(source, ChunkedColumn) or rows.total >= LONG_RUN * self.num_graphs:
+                _copy_runs(part, rows, number, source, out, add)
+            else:
+                _copy_index(part, rows, number, source, out, add)
+
+    def increments(self, name: str, shape: tuple[int, ...], endpoints: tuple[str, str] | None) -> Ints:
+        """What ``__inc__`` gave for each graph: int64 [B, *shape]."""
+        out = np.zeros((self.num_graphs, *shape), np.int64)
+        for part in self.parts:
+            rule = part.shard.inc_of.get(name, NO_INC)
+            if rule == NO_INC:
+                continue
+            if rule == NODES_INC:
+                values = _run(part, "node")[1]
+            elif rule == ENDPOINTS_INC and endpoints is not None:
+                pair = [_run(part, axis)[1] for axis in endpoints]
+                values = np.stack(pair, axis=1).reshape(-1, *shape)
+            else:
+                values = part.shard.incs[name][part.local]
+            if part.places is None:
+                return values.reshape(out.shape)
+            out[part.places] = values.reshape(-1, *shape)
+        return out
+
+    def shapes(self, name: str) -> Ints:
+        """Shape of each graph's value of a column whose row shape varies: int64 [B, D]."""
+        found: Ints | None = None
+        for part in self.parts:
+            stored = part.shard.shapes.get(name)
+            if stored is None:
+                continue
+            if found is None:
+                found = np.zeros((self.num_graphs, stored.shape[1]), np.int64)
+            found[slice(None) if part.places is None else part.places] = stored[part.local]
+        return np.zeros((self.num_graphs, 1), np.int64) if found is None else found
+
+
+def _split(pool: ShardPool, ids: Ints) -> list[_Part]:
+    """The selection's graphs by shard."""
+    if len(ids) == 0:
+        return []
+    if ids.min() < 0 or ids.max() >= pool.num_graphs:
+        wrong = int(ids[(ids < 0) | (ids >= pool.num_graphs)][0])
+        raise IndexError(f"graph {wrong} of a dataset of {pool.num_graphs} graphs")
+    numbers = np.searchsorted(pool.starts, ids, side="right") - 1
+    first = int(numbers[0])
+    if (numbers == first).all():
+        return [_Part(pool.shard(first), ids - pool.starts[first], None)]
+    parts = []
+    order = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    for places in np.split(order, cuts):
+        number = int(numbers[places[0]])
+        parts.append(_Part(pool.shard(number), ids[places] - pool.starts[number], places))
+    return parts
+
+
+def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints]:
+    """First row and number of rows of each graph of a part, checked against the file."""
+    if axis is None:
+        return None, np.zeros(len(part.local), np.int64)
+    if axis == layout.GRAPH_AXIS:
+        return part.local, np.ones(len(part.local), np.int64)
+    ptr = part.shard.ptrs[axis]
+    starts = ptr[part.local]
+    lengths = ptr[part.local + 1] - starts
+    if len(lengths) and (lengths.min() < 0 or starts.min() < 0):
+        raise CorruptShardError(
+            f"{part.shard.path}: /ptr/{axis} does not rise; "
+            "check it with `shardgraph verify` and restore the file"
+        )
+    return starts, lengths
+
+
+def _copy_runs(
+    part: _Part, rows: Rows, number: int, source: Any, out: Array, add: Array | None
+) -> None:
+    """One slice copy a graph."""
+    starts = rows.starts(number)
+    if starts is None:
+        return
+    places = range(rows.lengths.size) if part.places is None else part.places.tolist()
+    lengths = rows.lengths if part.places is None else rows.lengths[part.places]
+    ptr = rows.ptr.tolist()
+    for place, start, length in zip(places, starts.tolist(), lengths.tolist()):
+        target = out[ptr[place] : ptr[place + 1]]
+        if add is None:
+            target[...] = source[start : start + length]
+        else:
+            np.add(source[start : start + length], add[place], out=target, casting="unsafe")
+
+
+def _copy_index(
+    part: _Part, rows: Rows, number: int, source: Array, out: Array, add: Array | None
+) -> None:
+    """One row index for all graphs."""
+    index, target = rows.index(number, part)
+    if len(index) == 0:
+        return
+    if target is None and add is None and source.dtype == out.dtype and out.flags.c_contiguous:
+        source.take(index, axis=0, out=out, mode="clip")
+        return
+    found = source.take(index, axis=0, mode="clip")
+    if add is not None:
+        lengths = rows.lengths if part.places is None else rows.lengths[part.places]
+        each = np.repeat(add if part.places is None else add[part.places], lengths, axis=0)
+        if target is None:
+            np.add(found, each, out=out, casting="unsafe")
+            return
+        found = found.astype(out.dtype) if found.dtype != out.dtype else found
+        np.add(found, each, out=found, casting="unsafe")
+    if target is None:
+        out[...] = found
+    else:
+        out[target] = found

@@ -1,0 +1,289 @@
+"""Writing one shard: graphs collected as encoded cells, then one contiguous array a column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgraph.atomic import file_digest, publishing
+from shardgraph.format import layout
+from shardgraph.format.manifest import ShardEntry
+from shardgraph.format.schema import Column, Schema
+from shardgraph.format.statistics import Statistics
+
+Array: TypeAlias = "NDArray[Any]"
+
+NO_INC = "none"
+NODES_INC = "num_nodes"
+ENDPOINTS_INC = "endpoints"
+EXPLICIT_INC = "explicit"
+
+CHUNK_BYTES = 1 << 16
+"""Size of an HDF5 chunk in compressed shards: a few graphs (research: 4 to 64 kB suits reads)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One graph's value of one column, encoded."""
+
+    payload: bytes
+    """The rows in C order, in the column's storage dtype."""
+    rows: int
+    inc: int | Array | None = None
+    """What ``__inc__`` gave; None where the column's rule says it."""
+    shape: tuple[int, ...] | None = None
+    """Shape with the leading axis, only where row shapes vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """One graph, encoded: its sizes and its cells, by axis and column name.
+
+    A node or edge type that the graph lacks is absent, and counts as empty.
+    """
+
+    sizes: dict[str, int]
+    cells: dict[str, Cell]
+
+
+class _ColumnParts:
+    """The cells of one column so far; graphs before its first cell have none."""
+
+    def __init__(self, column: Column, rule: str | None) -> None:
+        self.column = column
+        self.rule = rule
+        self.graphs: list[int] = []
+        self.payloads: list[bytes] = []
+        self.rows: list[int] = []
+        self.incs: list[int | Array] = []
+        self.shapes: list[tuple[int, ...]] = []
+
+    def append(self, graph: int, cell: Cell) -> None:
+        self.graphs.append(graph)
+        self.payloads.append(cell.payload)
+        self.rows.append(cell.rows)
+        if cell.inc is not None:
+            self.incs.append(cell.inc)
+        if cell.shape is not None:
+            self.shapes.append(cell.shape)
+
+    def array(self) -> Array:
+        """All rows: [R, *row_shape], complex numbers as pairs in one more dimension."""
+        data = np.frombuffer(b"".join(self.payloads), layout.STORAGE[self.column.dtype])
+        self.payloads.clear()
+        return data.reshape(-1, *stored_row_shape(self.column))
+
+    def spread(self, values: Sequence[Any], shape: tuple[int, ...], num_graphs: int) -> Array:
+        """int64 [G, *shape]: the values at the graphs that have a cell, zero elsewhere."""
+        out = np.zeros((num_graphs, *shape), np.int64)
+        if values:
+            out[self.graphs] = np.asarray(values, np.int64).reshape(-1, *shape)
+        return out
+
+
+def stored_row_shape(column: Column) -> tuple[int, ...]:
+    """Shape of one stored row: () where shapes vary, one more dimension of 2 for complex."""
+    shape = () if column.row_shape is None else column.row_shape
+    return (*shape, 2) if column.dtype in layout.COMPLEX else shape
+
+
+class ShardBuffer:
+    """The graphs of one shard to be, as encoded cells; ``write`` makes them a file."""
+
+    def __init__(self) -> None:
+        self.num_graphs = 0
+        self.nbytes = 0
+        self._columns: dict[str, _ColumnParts] = {}
+        self._sizes: dict[str, dict[int, int]] = {}
+
+    def append(
+        self, record: GraphRecord, columns: Mapping[str, Column], rules: Mapping[str, str | None]
+    ) -> None:
+        """Adds one graph. ``rules`` gives each column's increment rule, None where cells say it."""
+        graph = self.num_graphs
+        for name, cell in record.cells.items():
+            parts = self._columns.get(name)
+            if parts is None:
+                parts = self._columns[name] = _ColumnParts(columns[name], rules[name])
+            parts.append(graph, cell)
+            self.nbytes += len(cell.payload)
+        for axis, size in record.sizes.items():
+            self._sizes.setdefault(axis, {})[graph] = size
+        self.num_graphs += 1
+
+    def write(
+        self, path: Path, schema: Schema, *, compression: str | None = None
+    ) -> tuple[ShardEntry, Statistics]:
+        """Writes the shard as ``path``, whole or not at all, and empties the buffer."""
+        sizes = {axis: self._size_array(axis) for axis in schema.size_axes}
+        contents = _Contents(self._columns, sizes, self.num_graphs)
+        raw_nbytes = sum(a.nbytes for a in contents.arrays.values())
+        statistics = Statistics.of_shard(schema, contents.arrays, sizes, contents.lengths)
+        with publishing(path) as temporary:
+            _write_file(temporary, contents, compression)
+            digest, nbytes = file_digest(temporary), temporary.stat().st_size
+        entry = ShardEntry(
+            name=path.name,
+            num_graphs=self.num_graphs,
+            num_nodes=sum(int(sizes[s.node_axis].sum()) for s in schema.node_stores if s.node_axis),
+            num_edges=sum(int(sizes[s.edge_axis].sum()) for s in schema.edge_stores if s.edge_axis),
+            nbytes=nbytes,
+            raw_nbytes=raw_nbytes,
+            digest=digest,
+        )
+        self.__init__()  # type: ignore[misc]  # empty again
+        return entry, statistics
+
+    def _size_array(self, axis: str) -> NDArray[np.int64]:
+        out = np.zeros(self.num_graphs, np.int64)
+        if sizes := self._sizes.get(axis):
+            out[list(sizes)] = list(sizes.values())
+        return out
+
+
+class _Contents:
+    """What a shard file will hold: arrays, which axis each counts, and their increment rules."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, _ColumnParts],
+        sizes: Mapping[str, NDArray[np.int64]],
+        num_graphs: int,
+    ) -> None:
+        self.num_graphs = num_graphs
+        self.axes: dict[str, NDArray[np.int64]] = dict(sizes)
+        self.columns = {name: parts.column for name, parts in columns.items()}
+        self.arrays: dict[str, Array] = {}
+        self.lengths: dict[str, NDArray[np.int64]] = {}
+        self.axis_of: dict[str, str] = {}
+        self.inc_of: dict[str, str] = {}
+        self.incs: dict[str, NDArray[np.int64]] = {}
+        self.shapes: dict[str, NDArray[np.int64]] = {}
+        for name, parts in columns.items():
+            lengths = parts.spread(parts.rows, (), num_graphs)
+            self.lengths[name] = lengths
+            self.axis_of[name] = self._axis(name, parts.column, lengths)
+            self._increment(name, parts, sizes)
+            if parts.shapes:
+                self.shapes[name] = parts.spread(parts.shapes, (len(parts.shapes[0]),), num_graphs)
+            self.arrays[name] = parts.array()
+
+    def _axis(self, name: str, column: Column, lengths: NDArray[np.int64]) -> str:
+        """The axis whose sizes are these lengths, the likeliest by name first, or a new one."""
+        prefix, _, _ = name.rpartition("/")
+        own_first = [prefix] if prefix in self.axes else []
+        edges_first = ["edge", "node"] if "edge" in name else ["node", "edge"]
+        if column.row_shape is not None and (column.per_graph or np.all(lengths == 1)):
+            return layout.GRAPH_AXIS
+        for axis in (*own_first, *edges_first, *self.axes):
+            if axis in self.axes and np.array_equal(self.axes[axis], lengths):
+                return axis
+        self.axes[f"own/{name}"] = lengths
+        return f"own/{name}"
+
+    def _increment(
+        self, name: str, parts: _ColumnParts, sizes: Mapping[str, NDArray[np.int64]]
+    ) -> None:
+        if parts.rule is not None:
+            self.inc_of[name] = parts.rule
+            return
+        incs = parts.spread(parts.incs, parts.column.inc_shape, self.num_graphs)
+        if not incs.any():
+            self.inc_of[name] = NO_INC
+        elif "node" in sizes and np.array_equal(incs, sizes["node"]):
+            self.inc_of[name] = NODES_INC
+        else:
+            self.inc_of[name], self.incs[name] = EXPLICIT_INC, incs
+
+
+def _write_file(path: Path, contents: _Contents, compression: str | None) -> None:
+    """One shard file; see SPEC.md. Superblock 3 so that an unclean end is seen by any reader."""
+    with h5py.File(
+        path,
+        "x",
+        libver=("v110", "v110"),
+        alignment_threshold=2048,
+        alignment_interval=layout.ALIGNMENT,
+    ) as file:
+        file.attrs["format"] = np.bytes_(layout.FORMAT_NAME)
+        file.attrs["version"] = np.bytes_(".".join(map(str, layout.FORMAT_VERSION)))
+        file.attrs["num_graphs"] = contents.num_graphs
+        for axis, lengths in contents.axes.items():
+            ptr = np.zeros(len(lengths) + 1, np.int64)
+            np.cumsum(lengths, out=ptr[1:])
+            _write_array(file, f"{layout.PTR}/{axis}", ptr, None)
+        for name, incs in contents.incs.items():
+            _write_array(file, f"{layout.INC}/{name}", incs, None)
+        for name, shapes in contents.shapes.items():
+            _write_array(file, f"{layout.SHAPES}/{name}", shapes, None)
+        for name, array in contents.arrays.items():
+            column = contents.columns[name]
+            dset = _write_array(
+                file, f"{layout.COLUMNS}/{name}", _narrowed(array, column.dtype), compression
+            )
+            shape = "varies" if column.row_shape is None else str(list(column.row_shape))
+            dset.attrs["dtype"] = np.bytes_(column.dtype)
+            dset.attrs["row_shape"] = np.bytes_(shape)
+            dset.attrs["cat_dim"] = np.bytes_(str(column.cat_dim))
+            dset.attrs["axis"] = np.bytes_(contents.axis_of[name].encode())
+            dset.attrs["inc"] = np.bytes_(contents.inc_of[name])
+
+
+def _narrowed(array: Array, logical: str) -> Array:
+    if logical not in layout.INTEGERS or array.size == 0:
+        return array
+    dtype = layout.narrowest(int(array.min()), int(array.max()), logical)
+    return array.astype(dtype, copy=False)
+
+
+def _write_array(file: h5py.File, path: str, array: Array, compression: str | None) -> h5py.Dataset:
+    """One array: contiguous and allocated at once, or chunked and compressed."""
+    if compression is not None and array.size:
+        rows = max(1, CHUNK_BYTES // max(1, array.nbytes // len(array)))
+        chunks = (min(rows, len(array)), *array.shape[1:])
+        return file.create_dataset(
+            path, data=array, chunks=chunks, shuffle=True, **compression_options(compression)
+        )
+    dcpl = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    dcpl.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    dcpl.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    lcpl = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    lcpl.set_create_intermediate_group(True)
+    lcpl.set_char_encoding(h5py.h5t.CSET_UTF8)
+    space = h5py.h5s.create_simple(array.shape)
+    dtype = h5py.h5t.py_create(array.dtype.newbyteorder("<"))
+    identifier = h5py.h5d.create(file.id, path.encode(), dtype, space, dcpl=dcpl, lcpl=lcpl)
+    dset = h5py.Dataset(identifier)
+    if array.size:
+        identifier.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
+    return dset
+
+
+def compression_options(compression: str) -> dict[str, Any]:
+    """h5py's keywords for a compression by name: "gzip", or "zstd" and "lz4" of hdf5plugin.
+
+    Raises:
+        ValueError: if the name is none of these.
+        ImportError: if hdf5plugin is needed and not installed.
+    """
+    if compression == "gzip":
+        return {"compression": "gzip", "compression_opts": 4}
+    if compression not in {"zstd", "lz4"}:
+        raise ValueError(
+            f"compression must be None, 'gzip', 'zstd' or 'lz4', got {compression!r}"
+        )
+    try:
+        import hdf5plugin
+    except ImportError as error:
+        raise ImportError(
+            f"compression {compression!r} needs hdf5plugin: pip install 'shardgraph[compress]'"
+        ) from error
+    return dict(hdf5plugin.Zstd() if compression == "zstd" else hdf5plugin.LZ4())
+
+

@@ -1,0 +1,293 @@
+"""Writing a dataset: graphs in, shards and a manifest out, whole or not at all."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+import torch_geometric
+from torch_geometric.data.data import BaseData
+
+from shardgraph.atomic import TEMPORARY, directory_lock
+from shardgraph.collate import GraphEncoder
+from shardgraph.errors import FormatError
+from shardgraph.format.layout import MANIFEST_NAME, SHARD_PATTERN, parse_size
+from shardgraph.format.manifest import Manifest, ShardEntry
+from shardgraph.format.schema import Schema
+from shardgraph.format.statistics import Statistics
+from shardgraph.shards.write import ShardBuffer, compression_options
+
+
+class ShardSink:
+    """Encodes graphs and writes them as whole shards; memory is bounded by one shard.
+
+    ``name`` gives the file name of shard 0, 1, ...; a shard ends when its values reach
+    ``shard_size`` bytes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: Any,
+        *,
+        shard_size: int,
+        compression: str | None = None,
+        varying: Collection[str] = (),
+        schema: Schema | None = None,
+        first_graph: int = 0,
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._shard_size = shard_size
+        self._compression = compression
+        self._encoder = GraphEncoder(schema, varying=frozenset(varying))
+        self._buffer = ShardBuffer()
+        self.shards: list[tuple[ShardEntry, Statistics]] = []
+        self.num_graphs = first_graph
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the graphs so far look like; None before the first."""
+        return self._encoder.schema
+
+    def write(self, data: BaseData) -> None:
+        """Adds one graph.
+
+        Raises:
+            SchemaError: if it does not fit; nothing of it is kept, and writing may go on.
+        """
+        record = self._encoder.encode(data, self.num_graphs)
+        schema = self._encoder.schema
+        if schema is None:
+            raise AssertionError("the encoder has met a graph")
+        self._buffer.append(record, schema.columns, self._encoder.rules)
+        self.num_graphs += 1
+        if self._buffer.nbytes >= self._shard_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Ends the current shard, if it has any graph."""
+        schema = self._encoder.schema
+        if self._buffer.num_graphs and schema is not None:
+            path = self._directory / self._name(len(self.shards))
+            self.shards.append(
+                self._buffer.write(path, schema, compression=self._compression)
+            )
+
+    def discard(self) -> None:
+        """Removes the shards written so far."""
+        for entry, _ in self.shards:
+            (self._directory / entry.name).unlink(missing_ok=True)
+
+
+class DatasetWriter:
+    """Writes a dataset graph by graph; leaving the ``with`` block publishes it.
+
+    Memory is bounded by one shard. The graphs' values are copied, so an object may be changed and
+    written again. An exception in the block publishes nothing and leaves nothing behind; an
+    existing dataset stays as it is until the new one is whole.
+
+    Args:
+        path: Directory of the dataset; made if absent.
+        shard_size: Bytes of values after which a new shard begins, such as ``"128MB"``.
+        compression: None (default, fastest to read), ``"gzip"``, or ``"zstd"`` and ``"lz4"`` with
+            hdf5plugin. Compressed datasets are archives: they read through HDF5, slower.
+        overwrite: Whether a dataset that is already there may be replaced.
+        varying: Names of tensors whose trailing shape may differ from graph to graph.
+        provenance: JSON-able entries to keep in the manifest.
+
+    Raises:
+        FileExistsError: if there is a dataset already and ``overwrite`` is not set.
+        LockedError: if another process is writing there.
+
+    Example:
+        >>> import tempfile, torch, shardgraph as sg
+        >>> from torch_geometric.data import Data
+        >>> root = tempfile.mkdtemp()
+        >>> with sg.DatasetWriter(root) as writer:
+        ...     for n in (2, 3):
+        ...         writer.write(Data(x=torch.ones(n, 4), edge_index=torch.tensor([[0], [1]])))
+        >>> sg.ShardedDataset(root)[1]
+        Data(x=[3, 4], edge_index=[2, 1])
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        shard_size: str | int = "128MB",
+        compression: str | None = None,
+        overwrite: bool = False,
+        varying: Collection[str] = (),
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        size = parse_size(shard_size)
+        if compression is not None:
+            compression_options(compression)
+        self.path = Path(path)
+        self._made = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._provenance = dict(provenance or {})
+        with ExitStack() as stack:
+            stack.enter_context(directory_lock(self.path))
+            self._previous = previous_manifest(self.path, overwrite=overwrite)
+            remove_unpublished(self.path, self._previous)
+            self._held = stack.pop_all()
+        generation = 0 if self._previous is None else self._previous.generation + 1
+        self._generation = generation
+        self._sink = ShardSink(
+            self.path,
+            lambda number: shard_name(number, generation),
+            shard_size=size,
+            compression=compression,
+            varying=varying,
+        )
+        self._closed = False
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs written so far."""
+        return self._sink.num_graphs
+
+    def write(self, data: BaseData) -> None:
+        """Adds one ``Data`` or ``HeteroData``.
+
+        The first graph fixes the schema; node and edge types may appear later.
+
+        Raises:
+            SchemaError: if the graph does not fit; it is not added, and writing may go on.
+        """
+        if self._closed:
+            raise ValueError(f"the writer of {self.path} is closed")
+        self._sink.write(data)
+
+    def close(self) -> None:
+        """Publishes the dataset. Closing again does nothing.
+
+        Raises:
+            ValueError: if no graph was written; an empty dataset has no schema.
+        """
+        if self._closed:
+            return
+        if self._sink.num_graphs == 0:
+            self.abort()
+            raise ValueError(f"no graph was written to {self.path}; nothing is published")
+        try:
+            self._sink.flush()
+            publish(
+                self.path,
+                schema=self._sink.schema,
+                shards=self._sink.shards,
+                generation=self._generation,
+                provenance=self._provenance,
+            )
+        except BaseException:
+            self.abort()
+            raise
+        self._closed = True
+        remove_unpublished(self.path, Manifest.read(self.path))
+        self._held.close()
+
+    def abort(self) -> None:
+        """Gives up: removes what was written, leaves what was there before."""
+        if self._closed:
+            return
+        self._closed = True
+        self._sink.discard()
+        self._held.close()
+        if self._made:
+            (self.path / ".lock").unlink(missing_ok=True)
+            _remove_if_empty(self.path)
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def shard_name(number: int, generation: int) -> str:
+    """File name of a shard. Later generations differ, so that old and new can stand together."""
+    return f"shard-{number:05d}.h5" if generation == 0 else f"shard-{number:05d}-{generation}.h5"
+
+
+def previous_manifest(path: Path, *, overwrite: bool) -> Manifest | None:
+    """The manifest of the dataset that is there already, None if there is none.
+
+    Raises:
+        FileExistsError: if there is one and it must not be overwritten.
+    """
+    if not (path / MANIFEST_NAME).exists():
+        return None
+    if not overwrite:
+        raise FileExistsError(
+            f"{path} already holds a dataset; pass overwrite=True (--overwrite) to replace it"
+        )
+    return Manifest.read(path)
+
+
+def publish(
+    path: Path,
+    *,
+    schema: Schema | None,
+    shards: list[tuple[ShardEntry, Statistics]],
+    generation: int,
+    provenance: Mapping[str, Any],
+    splits: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Writes the manifest over finished shards: from here on, the dataset exists."""
+    if schema is None:
+        raise FormatError("a dataset needs at least one graph")
+    statistics = Statistics.empty()
+    for _, part in shards:
+        statistics = Statistics.merge(statistics, part)
+    manifest = Manifest(
+        schema=schema,
+        shards=tuple(entry for entry, _ in shards),
+        statistics=statistics,
+        splits=splits or {},
+        provenance={**provenance, "versions": versions()},
+        generation=generation,
+    )
+    manifest.write(path)
+    return manifest
+
+
+def versions() -> dict[str, str]:
+    """Versions of what wrote a dataset."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": torch_geometric.__version__,
+        "h5py": h5py.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def remove_unpublished(path: Path, manifest: Manifest | None) -> None:
+    """Removes shards that the manifest does not name, and temporary files: what a crash left."""
+    named = set() if manifest is None else {entry.name for entry in manifest.shards}
+    for file in path.iterdir():
+        unnamed = SHARD_PATTERN.fullmatch(file.name) is not None and file.name not in named
+        if unnamed or (file.name.startswith(".") and TEMPORARY in file.name):
+            file.unlink()
+
+
+def _remove_if_empty(path: Path) -> None:
+    if not any(path.iterdir()):
+        path.rmdir()
