@@ -137,12 +137,15 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
         """Whether a subclass reads graphs its own way."""
         return type(self).get is not ShardedDataset.get
 
-    def selection(self, positions: NDArray[np.int64]) -> Selection:
-        """The graphs at some positions of this subset, to be gathered.
+    def selection(self, positions: NDArray[np.int64] | None = None) -> Selection:
+        """The graphs at some positions of this subset, or all of it, to be gathered.
 
         Raises:
             IndexError: if a position is out of range.
         """
+        if positions is None:
+            indices = self.indices()
+            return Selection.of(self._pool, np.asarray(indices, np.int64))
         return Selection.of(self._pool, self.graph_ids(positions))
 
     def graph_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:

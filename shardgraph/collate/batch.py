@@ -32,13 +32,18 @@ _ITEMSIZE = {
 _NUMPY = {name: np.dtype(storage) for name, storage in STORAGE.items()}
 
 
-def batches_from_columns(schema: Schema) -> bool:
-    """Whether PyG's batch of such graphs can be had from columns alone.
+def batches_from_columns(schema: Schema, exclude_keys: frozenset[str] = frozenset()) -> bool:
+    """Whether PyG's batch of such graphs, without the excluded attributes, needs columns alone.
 
     Sparse tensors, ``Index`` and ``EdgeIndex``, tensors of varying shape and lists that PyG does
     not look into are joined by PyG's own code, from the graphs.
     """
-    return all(_from_columns(a, top=True) for store in schema.stores for a in store.attributes)
+    return all(
+        _from_columns(attribute, top=True)
+        for store in schema.stores
+        for attribute in store.attributes
+        if attribute.name not in exclude_keys
+    )
 
 
 def _from_columns(attribute: Attribute, *, top: bool) -> bool:

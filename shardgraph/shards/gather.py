@@ -100,6 +100,7 @@ class Selection:
         Raises:
             IndexError: if an id is not in the dataset.
         """
+        pool.recheck()
         return cls(_split(pool, ids), len(ids))
 
     @classmethod

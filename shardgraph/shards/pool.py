@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
 from shardgraph.shards.open import Shard, check_size
+
+CHECK_SECONDS = 5.0
+"""How often the sizes of open shards are compared with the manifest; about 1 us a shard."""
 
 MAX_HANDLES = 64
 """Open HDF5 handles (compressed shards only) a process keeps; each costs about 0.7 MB."""
@@ -35,6 +39,7 @@ class ShardPool:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
+        self._next_check = 0.0
         self._shards: dict[int, Shard] = {}
         self._handles: OrderedDict[int, Shard] = OrderedDict()
 
@@ -81,12 +86,16 @@ class ShardPool:
         number = int(np.searchsorted(self.starts, graph, side="right")) - 1
         return self.shard(number), graph - int(self.starts[number])
 
-    def check_sizes(self) -> None:
-        """Checks that no open shard has changed its size since (a map of a shrunken file kills).
+    def recheck(self) -> None:
+        """Checks now and then that no open shard has shrunk: reading its map would kill.
 
         Raises:
             CorruptShardError: naming the shard that has.
         """
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + CHECK_SECONDS
         for number in list(self._shards):
             entry = self.entries[number]
             check_size(self.root / entry.name, entry)
@@ -99,7 +108,7 @@ class ShardPool:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_pid", "_shards", "_handles"):
+        for name in ("_pid", "_next_check", "_shards", "_handles"):
             del state[name]
         return state
 

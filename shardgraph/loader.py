@@ -1,0 +1,353 @@
+"""`GraphLoader`: dataset, plan and one-buffer batches as a torch ``DataLoader``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Sampler, Subset, get_worker_info
+from torch_geometric.loader.dataloader import Collater
+
+from shardgraph.collate import Batcher, PackedBatch, batches_from_columns
+from shardgraph.dataset import ShardedDataset
+from shardgraph.sampling import BatchPlan
+
+logger = logging.getLogger(__name__)
+
+
+class GraphLoader(DataLoader[Any]):
+    """Batches of a dataset's graphs, equal to ``Batch.from_data_list``, read as one buffer each.
+
+    What an epoch reads and in which order depends on the dataset, ``seed`` and the epoch alone,
+    not on workers or ranks. Each ``iter()`` is the next epoch; ``set_epoch`` chooses another.
+
+    Args:
+        dataset: A `ShardedDataset`, a subset of it, or a ``torch.utils.data.Subset`` of one.
+        batch_size: Graphs in a batch; 1 if no budget is given either.
+        max_nodes: Budget: nodes in a batch.
+        max_edges: Budget: edges in a batch.
+        max_graphs: Budget: graphs in a batch.
+        oversized: What becomes of a graph over budget: ``"error"``, ``"single"``, ``"skip"``.
+        shuffle: False; ``"full"``; ``"window"``, which a disk reads well; or True: full for small
+            datasets and window for large.
+        seed: Of the shuffle.
+        drop_last: Leave out a last batch that is not full.
+        pad: Repeat some graphs rather than drop any, for ranks to take the same number of steps.
+        rank: This process among ``world_size``; by default what ``torch.distributed`` says.
+        world_size: Number of processes.
+        num_workers: Processes that read; 0 reads in this one.
+        follow_batch: Attributes that get a batch vector of their own, as in PyG.
+        exclude_keys: Attributes left out, as in PyG; their bytes are not read.
+        batch_transform: Applied to each batch where it is made (in the worker, if there are any).
+        pin_memory: Whether batches come in page-locked memory.
+        persistent_workers: Whether workers outlive an epoch.
+        prefetch_factor: Batches that each worker keeps ready (torch's default is 2).
+        multiprocessing_context: How workers start: ``"fork"``, ``"spawn"``, ``"forkserver"``.
+        timeout: Seconds to wait for a batch from a worker; 0 is forever.
+        worker_init_fn: Called in each worker with its number.
+
+    Raises:
+        TypeError: if the dataset is no `ShardedDataset`.
+        ValueError: if an argument is out of its range.
+
+    Example:
+        >>> import tempfile, torch, shardgraph as sg
+        >>> from torch_geometric.data import Data
+        >>> root = tempfile.mkdtemp()
+        >>> with sg.DatasetWriter(root) as writer:
+        ...     for n in range(1, 6):
+        ...         writer.write(Data(x=torch.ones(n, 4), y=n))
+        >>> loader = sg.GraphLoader(sg.ShardedDataset(root), batch_size=2)
+        >>> [batch.y.tolist() for batch in loader]
+        [[1, 2], [3, 4], [5]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        max_nodes: int | None = None,
+        max_edges: int | None = None,
+        max_graphs: int | None = None,
+        oversized: Any = "error",
+        shuffle: bool | str = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        pad: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_workers: int = 0,
+        follow_batch: Sequence[str] | None = None,
+        exclude_keys: Sequence[str] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        multiprocessing_context: Any = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        dataset = _unwrapped(dataset)
+        rank, world_size = _ranks(rank, world_size)
+        budgets = {"max_nodes": max_nodes, "max_edges": max_edges, "max_graphs": max_graphs}
+        if batch_size is None and not any(budgets.values()):
+            batch_size = 1
+        sizes: dict[str, NDArray[np.int64]] = {}
+        if max_nodes is not None or max_edges is not None:
+            sizes["num_nodes"], sizes["num_edges"] = dataset.graph_sizes()
+        manifest = dataset.manifest
+        self.plan = BatchPlan(
+            len(dataset),
+            batch_size=batch_size,
+            **budgets,  # type: ignore[arg-type]
+            **sizes,
+            oversized=oversized,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            pad=pad,
+            nbytes=manifest.nbytes * len(dataset) // max(1, manifest.num_graphs),
+        )
+        self._batch_size = batch_size
+        self._collator = _Collator(
+            dataset,
+            follow_batch=tuple(follow_batch or ()),
+            exclude_keys=tuple(exclude_keys or ()),
+            batch_transform=batch_transform,
+        )
+        self._progress = _Progress()
+        super().__init__(
+            dataset,
+            batch_size=None,
+            sampler=_PlanSampler(self.plan, self._progress),
+            num_workers=num_workers,
+            collate_fn=self._collator,
+            pin_memory=pin_memory,
+            persistent_workers=persistent_workers,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+        )
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        """Graphs in a batch; None with budgets."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: int | None) -> None:
+        """Torch's own notion of a batch size is not used: the plan makes the batches."""
+
+    def __len__(self) -> int:
+        """Number of batches of the epoch at hand (what is left of it, after a resume)."""
+        epoch, cursor = self._progress.at_hand()
+        return self.plan.num_batches(epoch, cursor)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Iterates over the next epoch's batches."""
+        return _Epoch(self._start(), self._progress, self._unpacked)
+
+    def packed_batches(self) -> Iterator[Any]:
+        """Iterates over the next epoch's batches as they travel: `PackedBatch` where possible.
+
+        A device prefetcher moves such a batch as one block and unpacks it on arrival.
+        """
+        return _Epoch(self._start(), self._progress, self._attached)
+
+    def _start(self) -> Iterator[Any]:
+        self._progress.begin()
+        return super().__iter__()
+
+    def _attached(self, item: Any) -> Any:
+        return item.attach(self._collator.batcher) if isinstance(item, PackedBatch) else item
+
+    def _unpacked(self, item: Any) -> Any:
+        item = self._attached(item)
+        return item.unpack() if isinstance(item, PackedBatch) else item
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch that the next ``iter()`` yields."""
+        self._progress.choose(epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the training is: small, JSON-able, the same on all ranks."""
+        progress = self._progress
+        return self.plan.state_dict(progress.epoch, progress.delivered, progress.cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state: the next ``iter()`` yields exactly what was left of its epoch.
+
+        A state taken at the end of an epoch goes on with the next. The number of workers and of
+        ranks may differ from the run that saved it.
+
+        Raises:
+            ValueError: if the state belongs to another dataset, seed, order or way of batching.
+        """
+        epoch, cursor = self.plan.resume(state)
+        if cursor and self.plan.num_batches(epoch, cursor) == 0:
+            epoch, cursor = epoch + 1, 0
+        self._progress.choose(epoch, cursor)
+
+
+class _Progress:
+    """Which epoch is under way, from which cursor, and how many batches were delivered of it."""
+
+    def __init__(self) -> None:
+        self.epoch = self.cursor = self.delivered = 0
+        self._next = (0, 0)
+        self._under_way = False
+
+    def choose(self, epoch: int, cursor: int) -> None:
+        self._next = (epoch, cursor)
+        self.epoch, self.cursor, self.delivered = epoch, cursor, 0
+        self._under_way = False
+
+    def begin(self) -> None:
+        self.epoch, self.cursor = self._next
+        self.delivered = 0
+        self._next = (self.epoch + 1, 0)
+        self._under_way = True
+
+    def end(self) -> None:
+        self._under_way = False
+
+    def at_hand(self) -> tuple[int, int]:
+        return (self.epoch, self.cursor) if self._under_way else self._next
+
+
+class _PlanSampler(Sampler[Any]):
+    """Gives torch's DataLoader the plan's batches, each as an array of positions."""
+
+    def __init__(self, plan: BatchPlan, progress: _Progress) -> None:
+        self._plan = plan
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return self._plan.batches(self._progress.epoch, self._progress.cursor)
+
+    def __len__(self) -> int:
+        return self._plan.num_batches(*self._progress.at_hand())
+
+
+class _Epoch:
+    """One epoch's batches; counts those delivered."""
+
+    def __init__(
+        self, items: Iterator[Any], progress: _Progress, convert: Callable[[Any], Any]
+    ) -> None:
+        self._items: Iterator[Any] | None = items
+        self._progress = progress
+        self._convert = convert
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._items is None:
+            raise StopIteration
+        try:
+            item = next(self._items)
+        except StopIteration:
+            self._items = None
+            self._progress.end()
+            raise
+        item = self._convert(item)
+        self._progress.delivered += 1
+        return item
+
+    def close(self) -> None:
+        """Stops early: the workers of this epoch end (persistent ones go on)."""
+        self._items = None
+
+
+class _Collator:
+    """Reads the graphs of a lazy subset as one batch, in a worker or in the main process."""
+
+    def __init__(
+        self,
+        dataset: ShardedDataset,
+        *,
+        follow_batch: tuple[str, ...],
+        exclude_keys: tuple[str, ...],
+        batch_transform: Callable[[Any], Any] | None,
+    ) -> None:
+        self._follow = follow_batch
+        self._exclude = exclude_keys
+        self._transform = batch_transform
+        self._schema = dataset.schema
+        self._data_cls = dataset.data_cls
+        self._per_graph: Collater | None = None
+        self._batcher: Batcher | None = None
+        if reason := _why_per_graph(dataset, exclude_keys):
+            logger.info("batches are made graph by graph, since %s", reason)
+            self._per_graph = Collater(None, list(follow_batch), list(exclude_keys))
+
+    @property
+    def batcher(self) -> Batcher:
+        """Packs and unpacks this loader's batches."""
+        if self._batcher is None:
+            self._batcher = Batcher(
+                self._schema,
+                self._data_cls,
+                follow_batch=self._follow,
+                exclude_keys=self._exclude,
+            )
+        return self._batcher
+
+    def __call__(self, graphs: ShardedDataset) -> Any:
+        if self._per_graph is not None:
+            batch = self._per_graph(graphs.__getitems__(range(len(graphs))))
+        else:
+            in_worker = get_worker_info() is not None
+            shared = in_worker and self._transform is None
+            packed = self.batcher.pack(graphs.selection(), shared=shared)
+            if self._transform is None:
+                return packed
+            batch = packed.unpack()
+        return batch if self._transform is None else self._transform(batch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_batcher": None}
+
+
+def _why_per_graph(dataset: ShardedDataset, exclude_keys: Sequence[str]) -> str | None:
+    """Why batches cannot be had from columns, or None."""
+    if dataset.transform is not None:
+        return "the dataset has a transform"
+    if dataset.overrides_get:
+        return f"{type(dataset).__name__} overrides get()"
+    if not batches_from_columns(dataset.schema, frozenset(exclude_keys)):
+        return "the schema has sparse, indexed or varying attributes"
+    return None
+
+
+def _unwrapped(dataset: Any) -> ShardedDataset:
+    """The dataset itself; a ``torch.utils.data.Subset`` becomes a subset of ours."""
+    if isinstance(dataset, Subset):
+        inner = _unwrapped(dataset.dataset)
+        return inner.index_select(np.asarray(dataset.indices, np.int64))
+    if not isinstance(dataset, ShardedDataset):
+        raise TypeError(
+            f"GraphLoader reads a ShardedDataset, got {type(dataset).__name__}; "
+            "for other datasets use torch_geometric.loader.DataLoader"
+        )
+    return dataset
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"give rank and world_size together, got {rank=} and {world_size=}")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
