@@ -1,0 +1,130 @@
+"""Which sources there are, and which of them reads a given input.
+
+Listing them imports their modules, and those import neither torch nor a format's packages
+before a graph is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, overload
+
+from shardgraph.convert.source import Confidence, Source
+
+_BUILTIN: dict[str, str] = {
+    "python": "shardgraph.convert.sources.python:PythonSource",
+    "pyg": "shardgraph.convert.sources.pyg:PygSource",
+    "smiles": "shardgraph.convert.sources.smiles:SmilesSource",
+    "sdf": "shardgraph.convert.sources.sdf:SdfSource",
+    "tudataset": "shardgraph.convert.sources.tudataset:TUDatasetSource",
+}
+_REGISTERED: dict[str, type[Source]] = {}
+
+SourceT = TypeVar("SourceT", bound=type[Source])
+
+
+@overload
+def register_source(cls: SourceT) -> SourceT: ...
+@overload
+def register_source(*, replace: bool) -> Callable[[SourceT], SourceT]: ...
+def register_source(
+    cls: SourceT | None = None, *, replace: bool = False
+) -> SourceT | Callable[[SourceT], SourceT]:
+    """Makes a source known under its ``name``; usable as a decorator.
+
+    A name already taken is an error unless ``replace=True``. The class must be importable
+    (not defined inside a function) for worker processes to find it.
+    """
+
+    def register(cls: SourceT) -> SourceT:
+        name = getattr(cls, "name", None)
+        if not (isinstance(cls, type) and issubclass(cls, Source)) or not isinstance(name, str):
+            raise TypeError(
+                f"register_source takes a subclass of Source with a `name`, got {cls!r}"
+            )
+        if name in source_names() and not replace and _REGISTERED.get(name) is not cls:
+            raise ValueError(
+                f"a source named {name!r} exists already; choose another name, or pass "
+                "replace=True to take its place"
+            )
+        _REGISTERED[name] = cls
+        return cls
+
+    return register if cls is None else register(cls)
+
+
+def source_names() -> tuple[str, ...]:
+    """Names of all known sources: the built-in ones, then the registered ones."""
+    return tuple(dict.fromkeys([*_BUILTIN, *_REGISTERED]))
+
+
+def source_class(name: str) -> type[Source]:
+    """The source of that name, or the class named as ``package.module:Class``.
+
+    Raises:
+        ValueError: no source has that name; the message lists those there are.
+        TypeError: what is named is not a source.
+    """
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    target = _BUILTIN.get(name, name)
+    module, colon, attribute = target.partition(":")
+    if not colon:
+        raise ValueError(
+            f"unknown format {name!r}; known: {', '.join(source_names())}, "
+            "or a source class of your own as package.module:Class"
+        )
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, Source)):
+        raise TypeError(f"{target} is not a subclass of shardgraph.Source, got {found!r}")
+    return found
+
+
+def find_source(
+    spec: str | os.PathLike[str], *, format: str | None = None, **options: object
+) -> Source:
+    """The source that reads `spec`: of the named format, or the one that recognises it.
+
+    Args:
+        spec: A path, or whatever else a source takes, such as ``package.module:function``.
+        format: Name of a source, or ``package.module:Class``.
+        options: Passed to the source; those with the value None are left at their default.
+
+    Raises:
+        ValueError: nothing or more than one source recognises `spec`, or an option is unknown.
+        FileNotFoundError: `spec` is a path that does not exist.
+    """
+    spec = os.fspath(spec)
+    cls = source_class(format) if format is not None else _recognise(spec)
+    given = {name: value for name, value in options.items() if value is not None}
+    known = {option.name for option in cls.options}
+    if unknown := sorted(set(given) - known):
+        raise ValueError(
+            f"the {cls.name} source has no option {', '.join(unknown)}; "
+            f"it has {', '.join(sorted(known)) or 'none'}"
+        )
+    return cls(spec, **given)
+
+
+def _recognise(spec: str) -> type[Source]:
+    answers = {name: source_class(name).recognise(spec) for name in source_names()}
+    matches = {name: answer for name, answer in answers.items() if answer is not None}
+    best = [name for name, answer in matches.items() if answer == max(matches.values())]
+    if len(best) == 1:
+        return source_class(best[0])
+    if not matches and not Path(spec).exists():
+        raise FileNotFoundError(
+            f"no such file or folder: {spec} (a function that yields graphs is named as "
+            "package.module:function or file.py:function)"
+        )
+    if not matches:
+        raise ValueError(
+            f"cannot tell the format of {spec}: name it as one of {', '.join(source_names())}"
+        )
+    raise ValueError(f"{spec} could be {' or '.join(best)}: name the format to use")
+
+
+__all__ = ["Confidence", "find_source", "register_source", "source_class", "source_names"]

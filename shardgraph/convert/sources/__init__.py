@@ -1,0 +1,1 @@
+"""The built-in sources: one raw format a file."""

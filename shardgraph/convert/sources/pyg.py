@@ -1,0 +1,316 @@
+"""PyG objects in ``.pt`` files: one graph, a list, a collated dataset, or a folder of files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardgraph.convert.source import (
+    Confidence,
+    Option,
+    Partition,
+    Reject,
+    Source,
+    file_stamps,
+    spans,
+)
+from shardgraph.convert.torchfile import load_pt
+from shardgraph.convert.unpickle import Record
+from shardgraph.errors import FormatError
+
+if TYPE_CHECKING:
+    from torch_geometric.data.data import BaseData
+
+_SUFFIXES = frozenset({".pt", ".pth"})
+_PYG_OWN = frozenset({"pre_transform.pt", "pre_filter.pt"})
+_FILES_PER_PARTITION = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FolderPartition(Partition):
+    """Some files of a folder."""
+
+    names: tuple[str, ...]
+
+
+class PygSource(Source):
+    """Reads what PyG's users save: `Data` or `HeteroData`, a list of them, or collated ones.
+
+    Collated are ``(data, slices)`` and ``(dict, slices, class)``, the files that
+    `InMemoryDataset` keeps in ``processed``, also those written by PyG 1. A folder of ``.pt``
+    files is read file by file in the order of the numbers in their names.
+
+    Files hold pickles. Only PyG's, torch's and NumPy's own classes are read from them and no code
+    is run; a subclass of `Data`, or anything else, is refused unless `trust_pickle` is set.
+
+    Args:
+        spec: The file or folder.
+        trust_pickle: Hands the files to ``torch.load``, which runs whatever code they hold.
+    """
+
+    name = "pyg"
+    description = "PyG graphs in a .pt file (one, a list, or collated) or a folder of .pt files"
+    options = (
+        Option(
+            name="trust_pickle",
+            type=bool,
+            help="load any pickle, running whatever code it holds",
+            default=False,
+        ),
+    )
+
+    def __init__(self, spec: str, *, trust_pickle: bool = False) -> None:
+        super().__init__(spec)
+        self._trust = trust_pickle
+
+    @classmethod
+    def recognise(cls, spec: str) -> Confidence | None:
+        """Certain of a .pt file and of a folder with numbered ones."""
+        path = Path(spec)
+        if path.is_dir():
+            names = _names(path)
+            numbered = any(re.search(r"\d", name) for name in names)
+            return (Confidence.CERTAIN if numbered else Confidence.POSSIBLE) if names else None
+        return Confidence.CERTAIN if path.suffix.lower() in _SUFFIXES else None
+
+    def partitions(self) -> Sequence[Partition]:
+        """Runs of 10,000 graphs of a file, of 1,000 files of a folder."""
+        path = Path(self.spec)
+        if not path.is_dir():
+            return [
+                Partition(file=self.spec, first=first, num_records=count)
+                for first, count in spans(
+                    len(_load(path, file_stamps([path]), self._trust)),
+                    self.records_per_partition,
+                )
+            ]
+        names = _names(path)
+        if not names:
+            raise FormatError(f"{path} has no .pt file")
+        return [
+            _FolderPartition(file=self.spec, names=tuple(names[first : first + count]))
+            for first, count in spans(len(names), _FILES_PER_PARTITION)
+        ]
+
+    def read(self, partition: Partition) -> Iterator[BaseData | Reject]:
+        """Yields graphs; a file of a folder that cannot be read gives one `Reject`."""
+        if not isinstance(partition, _FolderPartition):
+            path = Path(partition.file)
+            graphs = _load(path, file_stamps([path]), self._trust)
+            stop = partition.first + (partition.num_records or 0)
+            yield from (graphs[i] for i in range(partition.first, stop))
+            return
+        for name in partition.names:
+            path = Path(partition.file) / name
+            try:
+                graphs = _Graphs(path, load_pt(path, trust=self._trust))
+            except FormatError as error:
+                yield Reject(file=str(path), record="the file", reason=str(error))
+            else:
+                yield from (graphs[i] for i in range(len(graphs)))
+
+    def files(self) -> list[Path]:
+        """The file, or the .pt files of the folder."""
+        path = Path(self.spec)
+        return [path / name for name in _names(path)] if path.is_dir() else [path]
+
+    def provenance(self) -> dict[str, Any]:
+        """Whether pickles were trusted, beside the files."""
+        return super().provenance() | {"options": {"trust_pickle": self._trust}}
+
+
+def _names(folder: Path) -> list[str]:
+    """The .pt files of a folder, data_2.pt before data_10.pt."""
+    names = [
+        path.name
+        for path in folder.iterdir()
+        if path.suffix.lower() in _SUFFIXES and path.name not in _PYG_OWN
+    ]
+    return sorted(
+        names,
+        key=lambda name: [
+            (1, int(part), "") if part.isdecimal() else (0, 0, part)
+            for part in re.split(r"(\d+)", name)
+        ],
+    )
+
+
+@lru_cache(maxsize=1)
+def _load(
+    path: Path,
+    stamps: tuple[tuple[int, int], ...],  # noqa: ARG001 (part of the key)
+    trust: bool,
+) -> _Graphs:
+    """The graphs of a file; kept for the partitions that the same process reads next."""
+    return _Graphs(path, load_pt(path, trust=trust))
+
+
+class _Graphs:
+    """The graphs in the value of a .pt file, made one by one."""
+
+    def __init__(self, path: Path, value: Any) -> None:
+        self._path = path
+        self._slices: Mapping[Any, Any] | None = None
+        if _is_collated(value):
+            data, self._slices, *rest = value
+            hetero = any(getattr(kind, "kind", None) == "HeteroData" for kind in rest)
+            self._items = [_from_dict(data, hetero, path) if isinstance(data, Mapping) else data]
+            if self._slices is not None:
+                self._collated = _graph(self._items[0], path)
+                if hasattr(self._collated, "node_types"):
+                    # A type that holds nothing but its number of nodes has no slices.
+                    types = [*self._collated.node_types, *self._collated.edge_types]
+                    self._slices = {**{key: {} for key in types}, **self._slices}
+        elif isinstance(value, list | tuple):
+            self._items = list(value)
+        else:
+            self._items = [value]
+        self._num_graphs = len(self._items) if self._slices is None else self._count(self._slices)
+        if self._num_graphs and self._slices is None and not any(map(_is_graph, self._items)):
+            raise FormatError(
+                f"{path} holds {_describe(value)}; expected a Data or HeteroData of PyG, a list "
+                "of them, or (data, slices) as InMemoryDataset saves it"
+            )
+
+    def __len__(self) -> int:
+        return self._num_graphs
+
+    def __getitem__(self, i: int) -> BaseData | Reject:
+        from torch_geometric.data.separate import separate
+
+        try:
+            if self._slices is None:
+                return _graph(self._items[i], self._path)
+            data = self._collated
+            graph: BaseData = separate(data.__class__, data, i, self._slices, decrement=False)
+        except (FormatError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+            reason = f"not a graph: {type(error).__name__}: {error}"
+            return Reject(file=str(self._path), record=f"graph {i}", reason=reason)
+        return graph
+
+    def _count(self, slices: Mapping[Any, Any]) -> int:
+        lengths = {len(leaf) for leaf in _leaves(slices)}
+        if len(lengths) != 1 or 0 in lengths:
+            raise FormatError(
+                f"{self._path}: the slices have {sorted(lengths)} entries; each attribute must "
+                "have one more than there are graphs"
+            )
+        return lengths.pop() - 1
+
+
+def _is_collated(value: Any) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) >= 2
+        and (_is_graph(value[0]) or isinstance(value[0], dict))
+        and (value[1] is None or isinstance(value[1], dict))
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    for leaf in value.values():
+        if isinstance(leaf, Mapping):
+            yield from _leaves(leaf)
+        else:
+            yield leaf
+
+
+def _is_graph(value: Any) -> bool:
+    from torch_geometric.data.data import BaseData
+
+    return isinstance(value, BaseData) or (
+        isinstance(value, Record) and value.kind in ("Data", "HeteroData")
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Record):
+        return value.kind
+    if isinstance(value, list | tuple) and value:
+        return f"a {type(value).__name__} that starts with {_describe(value[0])}"
+    return f"a {type(value).__name__}"
+
+
+def _graph(value: Any, path: Path) -> BaseData:
+    """A PyG object of this version from a record, or from an object of another version."""
+    from torch_geometric.data.data import BaseData
+
+    if not _is_graph(value):
+        raise FormatError(f"{path} holds {_describe(value)} where a graph was expected")
+    if isinstance(value, BaseData):
+        stale = "_store" not in vars(value) and "_global_store" not in vars(value)
+        return _from_dict(_attributes(vars(value)), False, path) if stale else value
+    state = value.state
+    if value.kind == "Data":
+        store = state.get("_store")
+        mapping = _attributes(state) if store is None else _store(store)
+        return _from_dict(mapping, False, path)
+    stores = {"_global_store": _store(state["_global_store"])}
+    for kind in ("_node_store_dict", "_edge_store_dict"):
+        stores.update({key: _store(store) for key, store in state[kind].items()})
+    return _from_dict(stores, True, path)
+
+
+def _store(record: Any) -> dict[str, Any]:
+    """The attributes of a storage of PyG 2."""
+    mapping = dict(record.state["_mapping"])
+    if "_num_nodes" in record.state:
+        mapping["_num_nodes"] = record.state["_num_nodes"]
+    return mapping
+
+
+def _attributes(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a `Data` of PyG 1, which were its own: those that are not None."""
+    found = {k: v for k, v in state.items() if v is not None and not k.startswith("__")}
+    num_nodes = state.get("__num_nodes__")
+    if num_nodes is not None:
+        # A list holds the numbers of nodes of collated graphs.
+        found["_num_nodes" if isinstance(num_nodes, list) else "num_nodes"] = num_nodes
+    return found
+
+
+def _from_dict(mapping: Mapping[Any, Any], hetero: bool, path: Path) -> BaseData:
+    from torch_geometric.data import Data, HeteroData
+
+    stores = mapping.values() if hetero else [mapping]
+    for name in (name for store in stores for name in store):
+        if not isinstance(name, str) or name.startswith("__"):
+            raise FormatError(f"{path}: {name!r} is not a name of an attribute")
+    plain = {key: _plain(value) for key, value in mapping.items()}
+    graph: BaseData = (HeteroData if hetero else Data).from_dict(plain)
+    return graph
+
+
+def _plain(value: Any) -> Any:
+    """The value with its records turned into the objects of PyG and SciPy they stand for."""
+    if isinstance(value, Record):
+        return _RECORDS[value.kind](value.state)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return value
+
+
+def _edge_index(state: Mapping[str, Any]) -> Any:
+    from torch_geometric import EdgeIndex
+
+    return EdgeIndex(
+        state["_data"],
+        sparse_size=state["_sparse_size"],
+        sort_order=state["_sort_order"],
+        is_undirected=state["_is_undirected"],
+    )
+
+
+def _index(state: Mapping[str, Any]) -> Any:
+    from torch_geometric import Index
+
+    return Index(state["_data"], dim_size=state["_dim_size"], is_sorted=state["_is_sorted"])
+
+
+_RECORDS = {"EdgeIndex": _edge_index, "Index": _index}

@@ -1,0 +1,130 @@
+"""Reads files of ``torch.save`` without ``torch.load``, mapped rather than read.
+
+Both of torch's containers are simple; reading them here means that the pickle inside goes through
+`RestrictedUnpickler` alone, and that what else ``torch.load`` accepts (TorchScript, tar files,
+source code of modules) never comes to life.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import struct
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from shardgraph.convert.unpickle import RestrictedUnpickler, StorageScanner, guarded, torch_dtype
+from shardgraph.errors import FormatError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# The first pickle of torch's legacy container: its magic number.
+_LEGACY_MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+
+
+def load_pt(path: Path, *, trust: bool = False) -> Any:
+    """The value of a file of ``torch.save``, with a `Record` for each object of PyG.
+
+    Tensors of the zip container are maps of the file: memory is what is touched. With `trust`
+    the file is given to ``torch.load``, which runs whatever code it holds.
+
+    Raises:
+        RefusedPickleError: it holds something beyond the classes allowed.
+        FormatError: it is damaged, or not a file of ``torch.save``.
+    """
+    if trust:
+        import torch
+
+        return torch.load(path, map_location="cpu", weights_only=False)
+    with path.open("rb") as file:
+        start = file.read(len(_LEGACY_MAGIC))
+        file.seek(0)
+        if start.startswith(b"PK\x03\x04"):
+            return guarded(lambda: _load_zip(file, str(path)), str(path))
+        if start == _LEGACY_MAGIC:
+            return guarded(lambda: _load_legacy(file, str(path)), str(path))
+    raise FormatError(f"{path} was not written by torch.save, or is damaged at its start")
+
+
+def _load_zip(file: BinaryIO, where: str) -> Any:
+    """The zip container, since torch 1.6: data.pkl, and data/KEY for each storage."""
+    # Private and writable: torch refuses read-only memory, and nothing is ever written back.
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    with zipfile.ZipFile(file) as archive:
+        entries = {info.filename: info for info in archive.infolist()}
+    pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        raise FormatError(f"{where} is a zip file, but not one written by torch.save")
+    prefix = pickles[0].removesuffix("data.pkl")
+
+    def span(name: str) -> tuple[int, int]:
+        info = entries[prefix + name]
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise FormatError(f"{where}: {name} is compressed, as torch.save never does")
+        magic, *lengths = _LOCAL_HEADER.unpack_from(content, info.header_offset)
+        start = info.header_offset + _LOCAL_HEADER.size + sum(lengths)
+        if magic != b"PK\x03\x04" or start + info.file_size > len(content):
+            raise FormatError(f"{where} is cut off: {name} reaches beyond its end")
+        return start, info.file_size
+
+    if prefix + "byteorder" in entries:
+        start, size = span("byteorder")
+        if content[start : start + size].decode("ascii") != sys.byteorder:
+            raise FormatError(f"{where} was written on a machine of the other byte order")
+    storages: dict[tuple[str, str], Tensor] = {}
+
+    def storage(dtype: str, key: str, numel: int) -> Tensor:
+        if (dtype, key) not in storages:
+            start, size = span(f"data/{key}")
+            if numel * torch_dtype(dtype).itemsize > size:
+                raise FormatError(f"{where}: storage {key} has {size} bytes, not {numel} {dtype}")
+            storages[dtype, key] = _view(content, torch_dtype(dtype), start, numel)
+        return storages[dtype, key]
+
+    start, size = span("data.pkl")
+    stream = io.BytesIO(content[start : start + size])
+    return RestrictedUnpickler(stream, where, storage=storage).load()
+
+
+def _load_legacy(file: BinaryIO, where: str) -> Any:
+    """The legacy container, before torch 1.6: five pickles, then each storage with its size.
+
+    The fourth pickle is read twice, as where its storages are is known only from what follows.
+    """
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    for _ in range(2):
+        RestrictedUnpickler(file, where).load()
+    system = RestrictedUnpickler(file, where).load()
+    if system["little_endian"] != (sys.byteorder == "little"):
+        raise FormatError(f"{where} was written on a machine of the other byte order")
+    start = file.tell()
+    sizes: dict[str, tuple[str, int]] = {}
+    StorageScanner(file, where, sizes).load()
+    keys = RestrictedUnpickler(file, where).load()
+    end, storages = file.tell(), {}
+    for key in keys:
+        dtype, numel = sizes[key]
+        (count,) = struct.unpack_from("<q", content, end)
+        stop = end + 8 + numel * torch_dtype(dtype).itemsize
+        if count != numel or stop > len(content):
+            raise FormatError(f"{where} is cut off in storage {key}")
+        storages[key] = _view(content, torch_dtype(dtype), end + 8, numel)
+        end = stop
+    file.seek(start)
+    return RestrictedUnpickler(file, where, storage=lambda _, key, __: storages[key]).load()
+
+
+def _view(content: mmap.mmap, dtype: torch.dtype, start: int, numel: int) -> Tensor:
+    import torch
+
+    if numel == 0:
+        return torch.empty(0, dtype=dtype)
+    if start % dtype.itemsize:
+        data = bytearray(content[start : start + numel * dtype.itemsize])
+        return torch.frombuffer(data, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype, count=numel, offset=start)
