@@ -27,6 +27,9 @@ COST_GROUP = 64
 """Batches sorted by cost together: enough for steps of 64 equal ranks, few enough that the order
 stays random."""
 
+_FEW = 64
+"""One graph in so many may be refused by `deal` before it is done again with fewer graphs."""
+
 _SCAN = 1 << 18
 """Graphs looked at together, so that a scan of all sizes takes little memory."""
 
@@ -171,10 +174,16 @@ def pack_pool(
         num_batches = int((sums[-1] // limits).max())
         if not num_batches:
             break
-        # As many graphs of the order as fill the batches: with more, only small ones would be left.
-        cut = int((sums <= limits * num_batches).all(axis=1).sum())
-        batch_of = deal(sizes[:cut], limits, num_batches)
-        refused = np.flatnonzero(batch_of < 0)
+        # As many graphs of the order as fill the batches. The last ones refused are the small ones;
+        # where they are many, fewer graphs are dealt, so that what is left has all sizes.
+        room = limits * num_batches
+        for _ in range(2):
+            cut = max(int((sums <= room).all(axis=1).sum()), num_batches)
+            batch_of = deal(sizes[:cut], limits, num_batches)
+            refused = np.flatnonzero(batch_of < 0)
+            if len(refused) * _FEW <= cut:
+                break
+            room = room - sizes[refused].sum(axis=0)
         by_batch = np.argsort(batch_of, kind="stable")[len(refused) :]
         packed.append(ids[by_batch])
         counts.append(np.bincount(batch_of[by_batch], minlength=num_batches))

@@ -38,13 +38,13 @@ OrderKind = Literal["sequential", "full", "window"]
 
 FULL_SHUFFLE_MAX_NBYTES = 1 << 30
 """``shuffle=True`` means full below this. 1 GiB stays in the page cache of any machine that trains,
-so the disk is read once at most, and a permutation of so few graphs is small."""
+so that the disk is read once at most, and a permutation of so few graphs is small."""
 
 BLOCK_NBYTES = 1 << 19
-"""Bytes of a block. Shared by six columns it is read in runs of about 85 kB. Runs of 40, 80, 170 and
-340 kB in random order, advised 64 MiB ahead, came at 1.2, 1.4, 1.6 and 1.7 GB/s from a virtual disk
-that gave 0.9 GB/s to 1 MiB reads in sequence; so more and smaller blocks cost little speed, and they
-mix better."""
+"""Bytes of a block. Shared by six columns it is read in runs of about 85 kB. Runs of 40, 80, 170
+and 340 kB in random order, advised 64 MiB ahead, came at 1.2, 1.4, 1.6 and 1.7 GB/s from a virtual
+disk that gave 0.9 GB/s to 1 MiB reads in sequence. So more and smaller blocks cost little speed,
+and they mix better."""
 
 BLOCK_MAX_GRAPHS = 4096
 """Keeps a window of tiny graphs at half a million graphs (4 MiB of indices)."""
