@@ -20,6 +20,7 @@ _BUILTIN: dict[str, str] = {
     "smiles": "shardgraph.convert.sources.smiles:SmilesSource",
     "sdf": "shardgraph.convert.sources.sdf:SdfSource",
     "tudataset": "shardgraph.convert.sources.tudataset:TUDatasetSource",
+    "ogb": "shardgraph.convert.sources.ogb:OGBSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xxhash
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch_geometric.data.data import BaseData
 
 # Beyond this many files their contents are not digested one by one: see `describe_files`.
@@ -131,6 +133,13 @@ class Source(ABC):
         A record that cannot be read gives a `Reject` in its place; an input that cannot be
         read at all raises `FormatError` or `ConversionError`, naming the file.
         """
+
+    def splits(self) -> dict[str, NDArray[np.int64]]:
+        """The splits that the input itself gives: numbers of records, by name of the split.
+
+        Records are counted from 0 over all partitions, rejected ones included.
+        """
+        return {}
 
     def provenance(self) -> dict[str, Any]:
         """What the manifest tells of the origin of the graphs: JSON values, no absolute path."""

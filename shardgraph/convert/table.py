@@ -161,7 +161,7 @@ def iter_rows(path: str, delimiter: str | None, *, offset: int = 0, line: int = 
     """
     with open_binary(path) as stream:
         stream.seek(offset)
-        lines = _Lines(stream, path, offset, line)
+        lines = _Lines(stream, offset, line)
         reader = None if delimiter is None else csv.reader(lines, delimiter=delimiter, strict=True)
         while True:
             lines.begin()
@@ -187,15 +187,22 @@ def iter_rows(path: str, delimiter: str | None, *, offset: int = 0, line: int = 
 
 @contextmanager
 def open_binary(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file for reading bytes, decompressed where it starts like gzip."""
+    """Opens a file for reading bytes, decompressed where it starts like gzip.
+
+    Raises:
+        ConversionError: inside the with block, a compressed file is damaged.
+    """
     with Path(path).open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        if is_gzip:
-            with gzip.open(file) as stream:
-                yield cast("BinaryIO", stream)
-        else:
+        if not is_gzip:
             yield file
+            return
+        with gzip.open(file) as stream:
+            try:
+                yield cast("BinaryIO", stream)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise ConversionError(f"{path} is damaged: {error}") from error
 
 
 def parse_number(text: str) -> float | None:
@@ -228,20 +235,6 @@ def is_id(name: str) -> bool:
     return name.casefold() in _ID_NAMES
 
 
-def raw_lines(stream: BinaryIO, path: str) -> Iterator[bytes]:
-    """The lines of a stream; ConversionError where a compressed one is damaged."""
-    number = 0
-    while True:
-        try:
-            data = stream.readline()
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ConversionError(f"{path} is damaged after {number} lines: {error}") from error
-        if not data:
-            return
-        number += 1
-        yield data
-
-
 def suffix(path: str) -> str:
     """The lower-case extension of a file name, without .gz: ".csv" of "a.CSV.gz"."""
     name = Path(path).name.lower()
@@ -261,8 +254,8 @@ class _Lines:
     not UTF-8 becomes a lone surrogate, so that it spoils its own field only.
     """
 
-    def __init__(self, stream: BinaryIO, path: str, offset: int, line: int) -> None:
-        self._lines = raw_lines(stream, path)
+    def __init__(self, stream: BinaryIO, offset: int, line: int) -> None:
+        self._stream = stream
         self.offset, self.line = offset, line
         self._parts: list[str] = []
 
@@ -277,7 +270,9 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        data = next(self._lines)
+        data = self._stream.readline()
+        if not data:
+            raise StopIteration
         encoding = "utf-8-sig" if self.offset == 0 else "utf-8"
         text = data.decode(encoding, errors="surrogateescape")
         self.offset += len(data)

@@ -159,7 +159,7 @@ def test_empty_and_damaged_files(tmp_path, data, read_all):
             read_all(write(tmp_path / name, ""), format="smiles")
     assert read_all(write(tmp_path / "b.csv", "smiles,y\n"), targets=[]) == ([], [])
     cut = (data / "sider_sample.csv.gz").read_bytes()[:-200]
-    with pytest.raises(ConversionError, match=r"cut.csv.gz is damaged after"):
+    with pytest.raises(ConversionError, match=r"cut.csv.gz is damaged: "):
         read_all(write(tmp_path / "cut.csv.gz", cut), format="smiles")
 
 

@@ -242,7 +242,7 @@ def _records(path: str, *, offset: int = 0, line: int = 1) -> Iterator[_Record]:
         stream.seek(offset)
         lines: list[bytes] = []
         start, start_line = offset, line
-        for text in tables.raw_lines(stream, path):
+        for text in stream:
             offset, line = offset + len(text), line + 1
             if text.startswith(b"$$$$"):
                 yield _Record(start_line, start, _decode(lines))
