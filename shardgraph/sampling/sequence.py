@@ -185,22 +185,23 @@ class PackedBatches:
                 words = key(self._orders.seed, epoch, BATCHES, pool)
                 ids, ptr = reorder(ids, ptr, cost_order(shares, words, num_groups))
                 num_groups += -(-len(shares) // COST_GROUP)
+            if last and len(left):
+                # It stays at the end, where a batch that is not full spoils at most one step.
+                room = self._budget.shares(left, np.array([0, len(left)]))[0] < 1
+                if not (room and self._drop_last):
+                    ids, ptr = np.concatenate((ids, left)), np.append(ptr, ptr[-1] + len(left))
             yield ids, ptr
 
     def _pack(
         self, ids: NDArray[np.int64], *, last: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return ``(ids, ptr, left)`` of a pool, oversized graphs and the last batch included."""
+        """Return ``(ids, ptr, left)`` as `pack_pool` does, having dealt with oversized graphs."""
         singles = ids[:0]
         if self._num_oversized and (self._skip or not self._ordered):
             over = self._budget.oversized(ids)
             singles, ids = ids[over], ids[~over]
         ids, ptr, left = pack_pool(ids, self._budget, ordered=self._ordered, last=last)
-        extra = [] if self._skip else [singles[i : i + 1] for i in range(len(singles))]
-        if last and len(left):
-            room = self._budget.shares(left, np.array([0, len(left)]))[0] < 1
-            extra += [] if self._drop_last and room else [left]
-        if extra:
-            ids = np.concatenate((ids, *extra))
-            ptr = np.concatenate((ptr, ptr[-1] + np.cumsum([len(batch) for batch in extra])))
+        if len(singles) and not self._skip:
+            ids = np.concatenate((ids, singles))
+            ptr = np.concatenate((ptr, ptr[-1] + np.arange(1, len(singles) + 1)))
         return ids, ptr, left
