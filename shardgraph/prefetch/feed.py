@@ -19,8 +19,9 @@ from shardgraph.prefetch.transfer import Backend
 
 logger = logging.getLogger(__name__)
 
-JOIN_SECONDS = 5.0
-"""How long a stop waits for a loader that is inside one read; the exit of Python included."""
+JOIN_SECONDS = 10.0
+"""How long a stop waits for a loader that is inside one read; the exit of Python included. Twice
+the time in which torch's loader notices that its workers are dead (after Ctrl-C, say)."""
 
 State = Any
 StateOf = Callable[[], State]

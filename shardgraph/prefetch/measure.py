@@ -12,7 +12,7 @@ from shardgraph.prefetch.stats import PrefetchStats
 
 def measure_waits(
     loader: Iterable[Any],
-    device: torch.device | str | int | None = None,
+    device: torch.device | str | None = None,
     *,
     step: float | Callable[[Any], object],
     num_steps: int = 200,

@@ -219,6 +219,7 @@ class Mover:
             self._backend.asynchronous
             and isinstance(leaf, Tensor)
             and _is_plain(leaf)
+            and not self._backend.holds(leaf)
             and leaf.is_contiguous()
             and leaf.numel() > 0
             and not leaf.requires_grad

@@ -53,7 +53,7 @@ class DevicePrefetcher:
     def __init__(
         self,
         loader: Iterable[Any],
-        device: torch.device | str | int | None = None,
+        device: torch.device | str | None = None,
         *,
         depth: int = 2,
         max_bytes: int | None = None,

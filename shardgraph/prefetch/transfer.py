@@ -249,7 +249,7 @@ def available_devices() -> list[torch.device]:
     return [*found, torch.device("cpu")]
 
 
-def resolve_device(device: torch.device | str | int | None) -> torch.device:
+def resolve_device(device: torch.device | str | None) -> torch.device:
     """Return the device meant, with its index; None is the current accelerator, or else the CPU.
 
     Raises:
