@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -56,6 +57,11 @@ def file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             state.update(block)
     return state.hexdigest()
+
+
+def digest64(data: Any) -> int:
+    """xxh3_64 of the bytes of a C-contiguous buffer, such as an array's."""
+    return xxhash.xxh3_64_intdigest(data)
 
 
 # Directories locked by this process: a POSIX lock does not exclude its own process.

@@ -16,12 +16,17 @@ COLUMNS: Final = "columns"
 PTR: Final = "ptr"
 INC: Final = "inc"
 SHAPES: Final = "shapes"
+DIGESTS: Final = "digests"
 
 GRAPH_AXIS: Final = "graph"
 """One row a graph; its ptr is 0, 1, ..., G and is not stored."""
 
 ALIGNMENT: Final = 4096
-"""File offset alignment of every array, so that views over a map are aligned for any dtype."""
+"""File offset alignment of every array of at least `ALIGNED_FROM` bytes, so that long views over a
+map are aligned for any dtype."""
+
+ALIGNED_FROM: Final = 2048
+"""Bytes; smaller arrays lie packed, or a shard of few graphs would be mostly holes."""
 
 BUFFER_ALIGNMENT: Final = 64
 """Offset alignment of the arrays in a batch's one buffer: a cache line."""

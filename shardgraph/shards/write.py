@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from shardgraph.format import layout
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Column, Schema
 from shardgraph.format.statistics import Statistics
+from shardgraph.shards.digests import run_cuts, run_digests
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -203,36 +205,50 @@ class _Contents:
 
 
 def _write_file(path: Path, contents: _Contents, compression: str | None) -> None:
-    """One shard file; see SPEC.md. Superblock 3 so that an unclean end is seen by any reader."""
-    with h5py.File(
-        path,
-        "x",
-        libver=("v110", "v110"),
-        alignment_threshold=2048,
-        alignment_interval=layout.ALIGNMENT,
-    ) as file:
+    """One shard file; see SPEC.md."""
+    with h5py.File(_create(path)) as file:
         file.attrs["format"] = np.bytes_(layout.FORMAT_NAME)
         file.attrs["version"] = np.bytes_(".".join(map(str, layout.FORMAT_VERSION)))
         file.attrs["num_graphs"] = contents.num_graphs
+        arrays = _Arrays(file)
+        ptrs: dict[str, NDArray[np.int64]] = {}
         for axis, lengths in contents.axes.items():
-            ptr = np.zeros(len(lengths) + 1, np.int64)
+            ptr = ptrs[axis] = np.zeros(len(lengths) + 1, np.int64)
             np.cumsum(lengths, out=ptr[1:])
-            _write_array(file, f"{layout.PTR}/{axis}", ptr, None)
+            arrays.write(f"{layout.PTR}/{axis}", ptr)
         for name, incs in contents.incs.items():
-            _write_array(file, f"{layout.INC}/{name}", incs, None)
+            arrays.write(f"{layout.INC}/{name}", incs)
         for name, shapes in contents.shapes.items():
-            _write_array(file, f"{layout.SHAPES}/{name}", shapes, None)
+            arrays.write(f"{layout.SHAPES}/{name}", shapes)
         for name, array in contents.arrays.items():
-            column = contents.columns[name]
-            dset = _write_array(
-                file, f"{layout.COLUMNS}/{name}", _narrowed(array, column.dtype), compression
+            column, axis = contents.columns[name], contents.axis_of[name]
+            stored = _narrowed(array, column.dtype)
+            dset = arrays.write(
+                f"{layout.COLUMNS}/{name}", stored, ptr=ptrs.get(axis), compression=compression
             )
             shape = "varies" if column.row_shape is None else str(list(column.row_shape))
             dset.attrs["dtype"] = np.bytes_(column.dtype)
             dset.attrs["row_shape"] = np.bytes_(shape)
             dset.attrs["cat_dim"] = np.bytes_(str(column.cat_dim))
-            dset.attrs["axis"] = np.bytes_(contents.axis_of[name].encode())
+            dset.attrs["axis"] = np.bytes_(axis.encode())
             dset.attrs["inc"] = np.bytes_(contents.inc_of[name])
+
+
+def _create(path: Path) -> h5py.h5f.FileID:
+    """A new HDF5 file of superblock 3, so that any reader sees if it was not closed."""
+    fapl = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    fapl.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    fapl.set_alignment(layout.ALIGNED_FROM, layout.ALIGNMENT)
+    fapl.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    fcpl = _timeless(h5py.h5p.FILE_CREATE)
+    return h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_EXCL, fcpl=fcpl, fapl=fapl)
+
+
+def _timeless(kind: Any) -> Any:
+    """Properties of a new object that keeps no times: equal contents are to be equal bytes."""
+    properties = h5py.h5p.create(kind)
+    properties.set_obj_track_times(False)
+    return properties
 
 
 def _narrowed(array: Array, logical: str) -> Array:
@@ -242,27 +258,68 @@ def _narrowed(array: Array, logical: str) -> Array:
     return array.astype(dtype, copy=False)
 
 
-def _write_array(file: h5py.File, path: str, array: Array, compression: str | None) -> h5py.Dataset:
-    """One array: contiguous and allocated at once, or chunked and compressed."""
-    if compression is not None and array.size:
+class _Arrays:
+    """The arrays of a shard file being written, each with the digests of its runs."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._groups: set[str] = set()
+
+    def write(
+        self,
+        path: str,
+        array: Array,
+        *,
+        ptr: NDArray[np.int64] | None = None,
+        compression: str | None = None,
+    ) -> h5py.Dataset:
+        """One array; ``ptr`` says which rows are whose where a graph has not one each."""
+        array = np.ascontiguousarray(array)
+        digests = run_digests(array, run_cuts(len(array), ptr))
+        self._contiguous(f"{layout.DIGESTS}/{path}", digests)
+        if compression is not None and array.size:
+            return self._chunked(path, array, compression)
+        return self._contiguous(path, array)
+
+    def _chunked(self, path: str, array: Array, compression: str) -> h5py.Dataset:
+        self._make_groups(path)
         rows = max(1, CHUNK_BYTES // max(1, array.nbytes // len(array)))
         chunks = (min(rows, len(array)), *array.shape[1:])
-        return file.create_dataset(
-            path, data=array, chunks=chunks, shuffle=True, **compression_options(compression)
+        options = compression_options(compression)
+        return self._file.create_dataset(
+            path, data=array, chunks=chunks, shuffle=True, track_times=False, **options
         )
-    dcpl = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    dcpl.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    dcpl.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    lcpl = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    lcpl.set_create_intermediate_group(True)
-    lcpl.set_char_encoding(h5py.h5t.CSET_UTF8)
-    space = h5py.h5s.create_simple(array.shape)
-    dtype = h5py.h5t.py_create(array.dtype.newbyteorder("<"))
-    identifier = h5py.h5d.create(file.id, path.encode(), dtype, space, dcpl=dcpl, lcpl=lcpl)
-    dset = h5py.Dataset(identifier)
-    if array.size:
-        identifier.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
-    return dset
+
+    def _contiguous(self, path: str, array: Array) -> h5py.Dataset:
+        """Allocated at once and never filled, so that its bytes have a place in the file."""
+        self._make_groups(path)
+        dcpl = _timeless(h5py.h5p.DATASET_CREATE)
+        dcpl.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        dcpl.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        space = h5py.h5s.create_simple(array.shape)
+        dtype = h5py.h5t.py_create(array.dtype.newbyteorder("<"))
+        identifier = h5py.h5d.create(
+            self._file.id, path.encode(), dtype, space, dcpl=dcpl, lcpl=_utf8_link()
+        )
+        if array.size:
+            identifier.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        return h5py.Dataset(identifier)
+
+    def _make_groups(self, path: str) -> None:
+        """The groups above a path. (HDF5 could make them by itself, but then they keep times.)"""
+        components = path.split("/")[:-1]
+        for depth in range(1, len(components) + 1):
+            group = "/".join(components[:depth])
+            if group not in self._groups:
+                self._groups.add(group)
+                gcpl = _timeless(h5py.h5p.GROUP_CREATE)
+                h5py.h5g.create(self._file.id, group.encode(), lcpl=_utf8_link(), gcpl=gcpl)
+
+
+def _utf8_link() -> Any:
+    properties = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    properties.set_char_encoding(h5py.h5t.CSET_UTF8)
+    return properties
 
 
 def compression_options(compression: str) -> dict[str, Any]:
@@ -285,5 +342,3 @@ def compression_options(compression: str) -> dict[str, Any]:
             f"compression {compression!r} needs hdf5plugin: pip install 'shardgraph[compress]'"
         ) from error
     return dict(hdf5plugin.Zstd() if compression == "zstd" else hdf5plugin.LZ4())
-
-
