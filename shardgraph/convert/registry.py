@@ -21,6 +21,7 @@ _BUILTIN: dict[str, str] = {
     "sdf": "shardgraph.convert.sources.sdf:SdfSource",
     "tudataset": "shardgraph.convert.sources.tudataset:TUDatasetSource",
     "ogb": "shardgraph.convert.sources.ogb:OGBSource",
+    "planetoid": "shardgraph.convert.sources.planetoid:PlanetoidSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 
