@@ -151,12 +151,15 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
     def graph_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The whole dataset's ids of the graphs at some positions of this subset."""
         size = len(self)
-        if len(positions) and not (-size <= positions.min() and positions.max() < size):
-            raise IndexError(
-                f"positions {positions.min()} to {positions.max()} in a dataset of {size} graphs"
-            )
-        positions = np.where(positions < 0, positions + size, positions)
-        indices = self.indices()
+        if len(positions):
+            low, high = np.minimum.reduce(positions), np.maximum.reduce(positions)
+            if not (-size <= low and high < size):
+                raise IndexError(f"positions {low} to {high} in a dataset of {size} graphs")
+            if low < 0:
+                positions = np.where(positions < 0, positions + size, positions)
+        indices = self._indices
+        if indices is None:
+            return positions
         if isinstance(indices, range):
             return positions * indices.step + indices.start
         return np.asarray(indices[positions], np.int64)

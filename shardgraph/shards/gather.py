@@ -77,10 +77,12 @@ class Rows:
             total = int(ends[-1])
             count = np.arange(total, dtype=np.int64)
             first = ends - lengths
-            source = np.repeat(starts - first, lengths) + count
+            source = np.repeat(starts - first, lengths)
+            source += count
             target = None
             if places is not None:
-                target = np.repeat(self.ptr[places] - first, lengths) + count
+                target = np.repeat(self.ptr[places] - first, lengths)
+                target += count
             self._index[number] = source, target
         return self._index[number]
 
@@ -88,18 +90,16 @@ class Rows:
 class Selection:
     """Some graphs of a dataset, in a given order, repeats allowed: what a batch is made of."""
 
+    __slots__ = ("_rows", "num_graphs", "parts")
+
     def __init__(self, parts: list[_Part], num_graphs: int) -> None:
         self.num_graphs = num_graphs
         self.parts = parts
-        self._rows: dict[tuple[str | None, ...], Rows] = {}
+        self._rows: dict[Any, Rows] = {}
 
     @classmethod
     def of(cls, pool: ShardPool, ids: Ints) -> Selection:
-        """The graphs ``ids`` of a dataset.
-
-        Raises:
-            IndexError: if an id is not in the dataset.
-        """
+        """The graphs ``ids`` of a dataset, all of them in ``range(pool.num_graphs)``."""
         pool.recheck()
         return cls(_split(pool, ids), len(ids))
 
@@ -110,11 +110,11 @@ class Selection:
 
     def axis_rows(self, axis: str) -> Rows:
         """The rows of an axis that every shard has, such as "node"."""
-        return self._axis_rows(tuple(axis for _ in self.parts))
+        return self._axis_rows((axis,) * len(self.parts))
 
     def column_rows(self, name: str) -> Rows:
         """The rows of a column; columns that count the same thing share them."""
-        return self._axis_rows(tuple(part.shard.axis_of.get(name) for part in self.parts))
+        return self._axis_rows(tuple([part.shard.axis_of.get(name) for part in self.parts]))
 
     def _axis_rows(self, axes: tuple[str | None, ...]) -> Rows:
         rows = self._rows.get(axes)
@@ -127,9 +127,9 @@ class Selection:
         stops: list[int] = []
         lengths = np.empty(self.num_graphs, np.int64)
         for part, axis in zip(self.parts, axes):
-            begin, length = _run(part, axis)
+            begin, length, stop = _run(part, axis)
             starts.append(begin)
-            stops.append(0 if begin is None else int((begin + length).max()))
+            stops.append(stop)
             if part.places is None:
                 lengths = length
             else:
@@ -138,7 +138,7 @@ class Selection:
 
     def one_row_each(self, name: str) -> bool:
         """Whether a column has exactly one row for every graph of the selection."""
-        return all(part.shard.axis_of.get(name) == layout.GRAPH_AXIS for part in self.parts)
+        return all([part.shard.axis_of.get(name) == layout.GRAPH_AXIS for part in self.parts])
 
     def column(self, name: str, out: Array, add: Array | None = None) -> None:
         """Copies a column's rows to ``out`` [R, *row_shape], widened to its dtype.
@@ -146,17 +146,26 @@ class Selection:
         ``add`` [B, ...], broadcastable to rows, is added to each row of graph b.
         """
         rows = self.column_rows(name)
+        if rows.total == 0:
+            return
+        long_runs = rows.total >= LONG_RUN * self.num_graphs
         for number, part in enumerate(self.parts):
             source = part.shard.columns.get(name)
-            if source is None or rows.total == 0:
+            if source is None:
                 continue
             rows.check(number, part, source)
-            if isinstance(source, ChunkedColumn) or rows.total >= LONG_RUN * self.num_graphs:
+            if long_runs or isinstance(source, ChunkedColumn):
                 _copy_runs(part, rows, number, source, out, add)
             else:
                 _copy_index(part, rows, number, source, out, add)
 
-    def increments(self, name: str, shape: tuple[int, ...], endpoints: tuple[str, str] | None) -> Ints:
+    def has_increments(self, name: str) -> bool:
+        """Whether ``__inc__`` gave anything but 0 for any graph of the shards at hand."""
+        return any([part.shard.inc_of.get(name, NO_INC) != NO_INC for part in self.parts])
+
+    def increments(
+        self, name: str, shape: tuple[int, ...], endpoints: tuple[str, str] | None
+    ) -> Ints:
         """What ``__inc__`` gave for each graph: int64 [B, *shape]."""
         out = np.zeros((self.num_graphs, *shape), np.int64)
         for part in self.parts:
@@ -164,9 +173,9 @@ class Selection:
             if rule == NO_INC:
                 continue
             if rule == NODES_INC:
-                values = _run(part, "node")[1]
+                values = self._sizes(part, "node")
             elif rule == ENDPOINTS_INC and endpoints is not None:
-                pair = [_run(part, axis)[1] for axis in endpoints]
+                pair = [self._sizes(part, axis) for axis in endpoints]
                 values = np.stack(pair, axis=1).reshape(-1, *shape)
             else:
                 values = part.shard.incs[name][part.local]
@@ -174,6 +183,10 @@ class Selection:
                 return values.reshape(out.shape)
             out[part.places] = values.reshape(-1, *shape)
         return out
+
+    def _sizes(self, part: _Part, axis: str) -> Ints:
+        lengths = self.axis_rows(axis).lengths
+        return lengths if part.places is None else lengths[part.places]
 
     def shapes(self, name: str) -> Ints:
         """Shape of each graph's value of a column whose row shape varies: int64 [B, D]."""
@@ -192,9 +205,8 @@ def _split(pool: ShardPool, ids: Ints) -> list[_Part]:
     """The selection's graphs by shard."""
     if len(ids) == 0:
         return []
-    if ids.min() < 0 or ids.max() >= pool.num_graphs:
-        wrong = int(ids[(ids < 0) | (ids >= pool.num_graphs)][0])
-        raise IndexError(f"graph {wrong} of a dataset of {pool.num_graphs} graphs")
+    if len(pool.starts) == 2:
+        return [_Part(pool.shard(0), ids, None)]
     numbers = np.searchsorted(pool.starts, ids, side="right") - 1
     first = int(numbers[0])
     if (numbers == first).all():
@@ -208,21 +220,26 @@ def _split(pool: ShardPool, ids: Ints) -> list[_Part]:
     return parts
 
 
-def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints]:
-    """First row and number of rows of each graph of a part, checked against the file."""
+def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints, int]:
+    """First row and number of rows of each graph of a part, and the end of the last of them.
+
+    Raises:
+        CorruptShardError: if a ptr falls or is negative.
+    """
     if axis is None:
-        return None, np.zeros(len(part.local), np.int64)
+        return None, np.zeros(len(part.local), np.int64), 0
     if axis == layout.GRAPH_AXIS:
-        return part.local, np.ones(len(part.local), np.int64)
+        return part.local, np.ones(len(part.local), np.int64), part.shard.num_graphs
     ptr = part.shard.ptrs[axis]
     starts = ptr[part.local]
-    lengths = ptr[part.local + 1] - starts
-    if len(lengths) and (lengths.min() < 0 or starts.min() < 0):
+    stops = ptr[part.local + 1]
+    lengths = stops - starts
+    if np.minimum.reduce(lengths) < 0 or np.minimum.reduce(starts) < 0:
         raise CorruptShardError(
             f"{part.shard.path}: /ptr/{axis} does not rise; "
             "check it with `shardgraph verify` and restore the file"
         )
-    return starts, lengths
+    return starts, lengths, int(np.maximum.reduce(stops))
 
 
 def _copy_runs(
@@ -248,21 +265,27 @@ def _copy_index(
 ) -> None:
     """One row index for all graphs."""
     index, target = rows.index(number, part)
-    if len(index) == 0:
-        return
-    if target is None and add is None and source.dtype == out.dtype and out.flags.c_contiguous:
+    if target is None and source.dtype == out.dtype and out.flags.c_contiguous:
         source.take(index, axis=0, out=out, mode="clip")
+    elif target is None:
+        out[...] = source.take(index, axis=0, mode="clip")
+    elif add is None:
+        out[target] = source.take(index, axis=0, mode="clip")
         return
-    found = source.take(index, axis=0, mode="clip")
-    if add is not None:
-        lengths = rows.lengths if part.places is None else rows.lengths[part.places]
-        each = np.repeat(add if part.places is None else add[part.places], lengths, axis=0)
-        if target is None:
-            np.add(found, each, out=out, casting="unsafe")
-            return
-        found = found.astype(out.dtype) if found.dtype != out.dtype else found
-        np.add(found, each, out=found, casting="unsafe")
+    if add is None:
+        return
+    each = _each_row(part, rows, add.astype(out.dtype, copy=False))
     if target is None:
-        out[...] = found
+        np.add(out, each, out=out)
     else:
-        out[target] = found
+        found = source.take(index, axis=0, mode="clip").astype(out.dtype, copy=False)
+        out[target] = found + each
+
+
+def _each_row(part: _Part, rows: Rows, add: Array) -> Array:
+    """What to add to each row of a part: [R, ...], from what to add for each graph."""
+    lengths = rows.lengths if part.places is None else rows.lengths[part.places]
+    mine = add if part.places is None else add[part.places]
+    if mine.size == len(mine):  # one number a graph: repeating a vector is several times faster
+        return np.repeat(mine.reshape(-1), lengths).reshape(-1, *mine.shape[1:])
+    return np.repeat(mine, lengths, axis=0)
