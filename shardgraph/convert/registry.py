@@ -22,6 +22,7 @@ _BUILTIN: dict[str, str] = {
     "tudataset": "shardgraph.convert.sources.tudataset:TUDatasetSource",
     "ogb": "shardgraph.convert.sources.ogb:OGBSource",
     "planetoid": "shardgraph.convert.sources.planetoid:PlanetoidSource",
+    "mtx": "shardgraph.convert.sources.mtx:MtxSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

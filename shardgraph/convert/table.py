@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from shardgraph.convert.files import suffix_of
 from shardgraph.convert.source import Partition, Reject
 from shardgraph.errors import ConversionError, FormatError
 
@@ -235,14 +236,8 @@ def is_id(name: str) -> bool:
     return name.casefold() in _ID_NAMES
 
 
-def suffix(path: str) -> str:
-    """The lower-case extension of a file name, without .gz: ".csv" of "a.CSV.gz"."""
-    name = Path(path).name.lower()
-    return Path(name.removesuffix(".gz")).suffix
-
-
 def _sniff_delimiter(path: str, first_line: str) -> str:
-    if suffix(path) in {".tsv", ".tab"}:
+    if suffix_of(Path(path)) in {".tsv", ".tab"}:
         return "\t"
     return max(",;\t", key=first_line.count)
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardgraph.convert.source import (
-    Confidence,
-    Option,
-    Partition,
-    Reject,
-    Source,
-    file_stamps,
-    spans,
-)
+from shardgraph.convert.files import FileSource, FilesPartition
+from shardgraph.convert.source import Option, Partition, Reject, file_stamps, spans
 from shardgraph.convert.torchfile import load_pt
 from shardgraph.convert.unpickle import Record
 from shardgraph.errors import FormatError
@@ -25,19 +16,10 @@ from shardgraph.errors import FormatError
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
 
-_SUFFIXES = frozenset({".pt", ".pth"})
 _PYG_OWN = frozenset({"pre_transform.pt", "pre_filter.pt"})
-_FILES_PER_PARTITION = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FolderPartition(Partition):
-    """Some files of a folder."""
-
-    names: tuple[str, ...]
-
-
-class PygSource(Source):
+class PygSource(FileSource):
     """Reads what PyG's users save: `Data` or `HeteroData`, a list of them, or collated ones.
 
     Collated are ``(data, slices)`` and ``(dict, slices, class)``, the files that
@@ -53,6 +35,7 @@ class PygSource(Source):
     """
 
     name = "pyg"
+    suffixes = frozenset({".pt", ".pth"})
     description = "PyG graphs in a .pt file (one, a list, or collated) or a folder of .pt files"
     options = (
         Option(
@@ -68,75 +51,39 @@ class PygSource(Source):
         self._trust = trust_pickle
 
     @classmethod
-    def recognise(cls, spec: str) -> Confidence | None:
-        """Certain of a .pt file and of a folder with numbered ones."""
-        path = Path(spec)
-        if path.is_dir():
-            names = _names(path)
-            numbered = any(re.search(r"\d", name) for name in names)
-            return (Confidence.CERTAIN if numbered else Confidence.POSSIBLE) if names else None
-        return Confidence.CERTAIN if path.suffix.lower() in _SUFFIXES else None
+    def names(cls, folder: Path) -> list[str]:
+        """The .pt files of a folder but those that PyG keeps its own notes in."""
+        return [name for name in super().names(folder) if name not in _PYG_OWN]
 
     def partitions(self) -> Sequence[Partition]:
         """Runs of 10,000 graphs of a file, of 1,000 files of a folder."""
         path = Path(self.spec)
-        if not path.is_dir():
-            return [
-                Partition(file=self.spec, first=first, num_records=count)
-                for first, count in spans(
-                    len(_load(path, file_stamps([path]), self._trust)),
-                    self.records_per_partition,
-                )
-            ]
-        names = _names(path)
-        if not names:
-            raise FormatError(f"{path} has no .pt file")
+        if path.is_dir():
+            return super().partitions()
+        num_graphs = len(_load(path, file_stamps([path]), self._trust))
         return [
-            _FolderPartition(file=self.spec, names=tuple(names[first : first + count]))
-            for first, count in spans(len(names), _FILES_PER_PARTITION)
+            Partition(file=self.spec, first=first, num_records=count)
+            for first, count in spans(num_graphs, self.records_per_partition)
         ]
 
     def read(self, partition: Partition) -> Iterator[BaseData | Reject]:
         """Yields graphs; a file of a folder that cannot be read gives one `Reject`."""
-        if not isinstance(partition, _FolderPartition):
-            path = Path(partition.file)
-            graphs = _load(path, file_stamps([path]), self._trust)
-            stop = partition.first + (partition.num_records or 0)
-            yield from (graphs[i] for i in range(partition.first, stop))
+        if isinstance(partition, FilesPartition):
+            yield from super().read(partition)
             return
-        for name in partition.names:
-            path = Path(partition.file) / name
-            try:
-                graphs = _Graphs(path, load_pt(path, trust=self._trust))
-            except FormatError as error:
-                yield Reject(file=str(path), record="the file", reason=str(error))
-            else:
-                yield from (graphs[i] for i in range(len(graphs)))
+        path = Path(partition.file)
+        graphs = _load(path, file_stamps([path]), self._trust)
+        for i in range(partition.first, partition.first + (partition.num_records or 0)):
+            yield graphs[i]
 
-    def files(self) -> list[Path]:
-        """The file, or the .pt files of the folder."""
-        path = Path(self.spec)
-        return [path / name for name in _names(path)] if path.is_dir() else [path]
+    def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
+        """Yields the graphs of one file of a folder."""
+        graphs = _Graphs(path, load_pt(path, trust=self._trust))
+        yield from (graphs[i] for i in range(len(graphs)))
 
     def provenance(self) -> dict[str, Any]:
         """Whether pickles were trusted, beside the files."""
         return super().provenance() | {"options": {"trust_pickle": self._trust}}
-
-
-def _names(folder: Path) -> list[str]:
-    """The .pt files of a folder, data_2.pt before data_10.pt."""
-    names = [
-        path.name
-        for path in folder.iterdir()
-        if path.suffix.lower() in _SUFFIXES and path.name not in _PYG_OWN
-    ]
-    return sorted(
-        names,
-        key=lambda name: [
-            (1, int(part), "") if part.isdecimal() else (0, 0, part)
-            for part in re.split(r"(\d+)", name)
-        ],
-    )
 
 
 @lru_cache(maxsize=1)

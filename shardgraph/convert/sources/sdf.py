@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardgraph.convert import table as tables
+from shardgraph.convert.files import suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source, require
 from shardgraph.convert.sources import _rdkit
 from shardgraph.errors import FormatError
@@ -92,7 +93,7 @@ class SdfSource(Source):
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
         """Certain of .sdf and .sd."""
-        return Confidence.CERTAIN if tables.suffix(spec) in _SUFFIXES else None
+        return Confidence.CERTAIN if suffix_of(Path(spec)) in _SUFFIXES else None
 
     def partitions(self) -> Sequence[Partition]:
         """Runs of 10,000 records."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardgraph.convert import table as tables
+from shardgraph.convert.files import suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source, require
 from shardgraph.convert.sources import _rdkit
 from shardgraph.errors import ConversionError, FormatError
@@ -82,7 +84,7 @@ class SmilesSource(Source):
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
         """Certain of .smi, and of a table with a column named like SMILES."""
-        suffix = tables.suffix(spec)
+        suffix = suffix_of(Path(spec))
         if suffix in _LINES:
             return Confidence.CERTAIN
         if suffix not in _TABLES:
@@ -119,7 +121,7 @@ class SmilesSource(Source):
 
     @cached_property
     def _table(self) -> tables.Table:
-        if tables.suffix(self.spec) not in _LINES:
+        if suffix_of(Path(self.spec)) not in _LINES:
             return tables.open_table(self.spec, header=not self._no_header)
         first = next(tables.iter_rows(self.spec, None), None)
         if first is None:
