@@ -475,7 +475,7 @@ class _Leaf:
         tensor = _as_torch(target, dtype)
         ptr = selection.column_rows(self.column.name).ptr.tolist()
         for place, (start, stop) in enumerate(zip(ptr, ptr[1:])):
-            tensor[start:stop] += torch.from_numpy(rows_first[place])
+            tensor[start:stop] += torch.from_numpy(np.asarray(rows_first[place]))
 
 
 def _as_torch(array: NDArray[Any], dtype: str) -> Tensor:

@@ -115,7 +115,7 @@ class GraphDecoder:
                 for target, value in zip(targets, values):
                     target[name] = value
         if self._rules is not None:
-            self._rules.attachdecoder_of(graphs, selection)
+            self._rules.attach_many(graphs, selection)
         return graphs
 
 
@@ -154,6 +154,8 @@ def to_tensor(array: Any, column: Column) -> Tensor:
     if column.dtype == "bool":
         return value.view(torch.bool)
     if column.dtype in COMPLEX:
+        if value.numel() == 0:  # NumPy gives it strides of 0, which the view refuses
+            return torch.empty(value.shape[:-1], dtype=getattr(torch, column.dtype))
         return torch.view_as_complex(value)
     if column.dtype in BITS:
         return value.view(getattr(torch, column.dtype))
@@ -205,7 +207,8 @@ def _texts(selection: Selection, column: Column, kind: str) -> list[Any]:
 def _varying(selection: Selection, column: Column) -> list[Any]:
     flat = _gathered(selection, column)
     lengths = selection.column_rows(column.name).lengths.tolist()
-    shapes = selection.shapes(column.name).tolist()
+    padded = selection.shapes(column.name).tolist()
+    shapes = [[extent for extent in shape if extent >= 0] for shape in padded]
     if any(int(np.prod(shape)) != length for shape, length in zip(shapes, lengths)):
         raise CorruptShardError(f"column {column.name!r}: a stored shape does not fit its values")
     return [part.view(shape) for part, shape in zip(flat.split(lengths), shapes)]
@@ -280,7 +283,8 @@ def _one(attribute: Attribute, store: Store) -> DecodeOne:
     if attribute.kind == "num_nodes":
         return lambda shard, local: int(shard.ptrs[axis][local + 1] - shard.ptrs[axis][local])
     if attribute.kind in NUMBERS and column is not None:
-        return lambda shard, local: _one_rows(shard, local, column)[0].item()
+        number = {"bool": bool, "int": int, "float": float}[attribute.kind]
+        return lambda shard, local: number(_one_rows(shard, local, column)[0])
     if attribute.kind != "tensor" or column is None or column.row_shape is None:
         many = decoder_of(attribute)
         return lambda shard, local: many(Selection.of_one(shard, local))[0]

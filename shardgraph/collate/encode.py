@@ -40,6 +40,14 @@ _LAYOUTS = {
     torch.sparse_csr: "sparse_csr",
     torch.sparse_csc: "sparse_csc",
 }
+_KINDS = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    EdgeIndex: "edge_index",
+    Index: "index",
+}
 SORT_ORDERS = (None, "row", "col")
 PER_GRAPH_PARTS = frozenset({"size", "is_coalesced", "metadata"})
 
@@ -56,6 +64,7 @@ class GraphEncoder:
         self.rules: dict[str, str | None] = {}
         self._stores: dict[StoreKey, _StoreEncoder] = {}
         self._class: type[BaseData] | None = None
+        self._num_graphs = 0
 
     def encode(self, data: BaseData, graph: int) -> GraphRecord:
         """One graph as a record of cells.
@@ -64,10 +73,19 @@ class GraphEncoder:
             TypeError: if ``data`` is no ``Data`` or ``HeteroData``.
             SchemaError: if it does not fit, naming graph, attribute, expected and found.
         """
+        schema, cls, num_stores = self.schema, self._class, len(self._stores)
         try:
-            return self._encode(data)
-        except SchemaError as error:
-            raise SchemaError(f"graph {graph}: {error}") from error
+            record = self._encode(data)
+        except BaseException as error:
+            # What a graph brought into the schema goes with it.
+            self.schema, self._class = schema, cls
+            for key in list(self._stores)[num_stores:]:
+                del self._stores[key]
+            if isinstance(error, SchemaError):
+                raise SchemaError(f"graph {graph}: {error}") from error
+            raise
+        self._num_graphs += 1
+        return record
 
     def _encode(self, data: BaseData) -> GraphRecord:
         if type(data) is not self._class:
@@ -92,7 +110,7 @@ class GraphEncoder:
             if key is None or axis is None:
                 continue
             if axis not in record.sizes:
-                encoder.check_can_be_empty()
+                encoder.check_can_be_empty("it lacks")
             elif isinstance(key, tuple) and record.sizes[axis]:
                 for node_type in (key[0], key[2]):
                     if not record.sizes.get(f"node/{quote(node_type)}"):
@@ -128,7 +146,10 @@ class GraphEncoder:
             is_hetero=schema.is_hetero,
             stores=canonical((*schema.stores, described)),
         )
-        return self._add_encoder(described)
+        encoder = self._add_encoder(described)
+        if self._num_graphs and store._key is not None:
+            encoder.check_can_be_empty("the graphs before it lack")
+        return encoder
 
     def _add_encoder(self, store: Store) -> _StoreEncoder:
         if self._class is None:
@@ -203,9 +224,12 @@ def _describe(
         inner_path = f"{path}/{quote(part)}"
         if kind == "dict":
             items.append(_describe(part, inner, inner_path, context, varying))
-        elif kind in NESTED or part == "data":  # these answer to the outer name in PyG
+        elif kind in NESTED:  # these answer to the outer name in PyG
             item = _describe(name, inner, inner_path, context, varying)
             items.append(replace(item, name=part))
+        elif part == "data":
+            column = _tensor_column(name, value, inner_path, context, varies=False)
+            items.append(Attribute(name=part, kind="tensor", column=column))
         else:
             column = _component_column(part, inner, inner_path)
             items.append(Attribute(name=part, kind="tensor", column=column))
@@ -273,15 +297,16 @@ def _ask_cat_dim(context: Context, name: str, value: Any) -> Any:
 def _ask_inc(context: Context, name: str, value: Any) -> Any:
     """What PyG would add to the next graph's value, as an int or an int64 array."""
     data, store = context
-    if "batch" in name and isinstance(value, Tensor) and value.numel() == 0:
-        return 0  # PyG takes max() + 1, which an empty tensor has not
     try:
         inc = data.__inc__(name, value, store)
     except (RuntimeError, TypeError) as error:
+        if "batch" in name and isinstance(value, Tensor) and value.numel() == 0:
+            return 0  # PyG takes max() + 1, which an empty tensor has not
         raise SchemaError(f"attribute {name!r}: __inc__ cannot tell its increment: {error}") from error
-    if isinstance(inc, Tensor):
-        return inc.detach().cpu().to(torch.int64).numpy()
-    return int(inc)
+    array = np.array(inc.detach().cpu() if isinstance(inc, Tensor) else inc)  # a copy
+    if array.dtype.kind not in "biu":
+        raise SchemaError(f"attribute {name!r}: __inc__ must give integers, gave {inc!r}")
+    return array.astype(np.int64) if array.shape else int(array)
 
 
 def kind_of(name: str, value: Any) -> str:
@@ -290,26 +315,17 @@ def kind_of(name: str, value: Any) -> str:
     Raises:
         SchemaError: if it is none that can be represented.
     """
-    if isinstance(value, EdgeIndex):
-        return "edge_index"
-    if isinstance(value, Index):
-        return "index"
+    cls = type(value)
+    if cls in _KINDS:  # exactly: what a subclass adds would be lost
+        return _KINDS[cls]
     if isinstance(value, Tensor):
         return _tensor_kind(name, value)
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"
-    if isinstance(value, float):
-        return "float"
-    if isinstance(value, str):
-        return "str"
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) for key in value):
+    if cls is dict:
+        if all(type(key) is str for key in value):
             return "dict"
         raise SchemaError(f"attribute {name!r} is a dict with keys that are not text")
-    if isinstance(value, (list, tuple)) and _holds_tensor(value):
-        return "list" if isinstance(value, list) else "tuple"
+    if cls in {list, tuple} and _holds_tensor(value):
+        return cls.__name__
     _to_json(name, value)
     return "json"
 
@@ -323,6 +339,11 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _tensor_kind(name: str, value: Tensor) -> str:
+    if type(value) not in {Tensor, torch.nn.Parameter}:
+        raise SchemaError(
+            f"attribute {name!r} of type {type(value).__name__} cannot be stored: "
+            "use value.as_subclass(torch.Tensor)"
+        )
     if value.is_nested:
         raise SchemaError(f"attribute {name!r} is a nested tensor; store a list of tensors instead")
     if value.layout is torch.strided:
@@ -362,6 +383,8 @@ def _unstorable(name: str, value: Any) -> str:
         hint = "use value.item()"
     elif isinstance(value, (tuple, set)):
         hint = "use a list"
+    elif isinstance(value, Mapping):
+        hint = "use a dict"
     return f"attribute {name!r} of type {type(value).__name__} cannot be stored: {hint}"
 
 
@@ -372,7 +395,7 @@ def parts_of(kind: str, value: Any) -> list[tuple[str, Any]]:
     if kind in {"list", "tuple"}:
         return [(str(place), inner) for place, inner in enumerate(value)]
     if kind in INDEX_TYPES:
-        return list(zip(INDEX_TYPES[kind], (value.as_tensor(), _metadata(value))))
+        return list(zip(INDEX_TYPES[kind], (value, _metadata(value))))
     return [(part, _component(value, part)) for part in SPARSE[kind]]
 
 
@@ -434,7 +457,7 @@ class _StoreEncoder:
         if self._edge_axis is not None:
             record.sizes[self._edge_axis] = store.num_edges
 
-    def check_can_be_empty(self) -> None:
+    def check_can_be_empty(self, who_lacks: str) -> None:
         """Raises SchemaError if no empty store can stand for this type in a graph that lacks it."""
         for attribute in self.store.attributes:
             if attribute.kind == "num_nodes":
@@ -442,7 +465,7 @@ class _StoreEncoder:
             column = attribute.column
             if attribute.kind != "tensor" or column is None or column.per_graph:
                 raise SchemaError(
-                    f"it lacks the type {self.store.key!r}, whose attribute {attribute.name!r} "
+                    f"{who_lacks} the type {self.store.key!r}, whose attribute {attribute.name!r} "
                     "has no empty form; give every graph that type"
                 )
 
@@ -488,10 +511,17 @@ class _StoreEncoder:
     def _compile_parts(self, attribute: Attribute, key: str) -> Encode:
         kind = attribute.kind
         names = [item.name for item in attribute.items]
+        ask_dim = kind in SPARSE and not self._default_rules
         encoders = []
         for item in attribute.items:
-            if kind in NESTED or item.name == "data":
+            if kind in NESTED:
                 encoders.append(self._compile(item, item.name if kind == "dict" else key))
+            elif item.column is not None and item.name == "data":
+                rule = self.rules[item.column.name] = self._static_rule(key, is_tensor=True)
+                encode_data = _encode_tensor(
+                    item, item.column, key, rule, ask_dim=not self._default_rules
+                )
+                encoders.append(encode_data)
             elif item.column is not None:
                 self.rules[item.column.name] = NO_INC
                 encoders.append(_encode_tensor(item, item.column, key, NO_INC, ask_dim=False))
@@ -502,6 +532,8 @@ class _StoreEncoder:
             parts = dict(parts_of(kind, value))
             if parts.keys() != set(names):
                 raise mismatch(attribute.name, f"{kind} of {names}", f"{kind} of {list(parts)}")
+            if ask_dim and (dim := _ask_cat_dim((data, store), key, value)) != attribute.cat_dim:
+                raise mismatch(attribute.name, f"__cat_dim__ {attribute.cat_dim}", dim)
             for name, encoder in zip(names, encoders):
                 encoder(parts[name], data, store, cells)
 
@@ -559,8 +591,12 @@ def _encode_tensor(
     per_graph, column_name = column.per_graph, column.name
 
     def encode(value: Any, data: BaseData, store: Any, cells: dict[str, Cell]) -> None:
+        asked = value
         if type(value) is not Tensor:
-            if (found := kind_of(name, value)) != "tensor":
+            found = kind_of(name, value)
+            if found in INDEX_TYPES and name == "data":
+                value = value.as_tensor()
+            elif found != "tensor":
                 raise mismatch(name, f"a tensor of {column.dtype}", found)
         if value.dtype is not torch_dtype:
             raise mismatch(name, f"dtype {column.dtype}", f"dtype {value.dtype}")
@@ -583,10 +619,10 @@ def _encode_tensor(
             if array.shape[1 : ndim] != row_shape:
                 raise mismatch(name, _expected_shape(column), f"shape {list(value.shape)}")
         if ask_dim and not (per_graph and not row_shape):
-            dim = _ask_cat_dim((data, store), key, value)
+            dim = _ask_cat_dim((data, store), key, asked)
             if dim != cat_dim:
                 raise mismatch(name, f"__cat_dim__ {cat_dim}", dim)
-        inc = _checked_inc((data, store), key, value, column) if ask else None
+        inc = _checked_inc((data, store), key, asked, column) if ask else None
         cells[column_name] = Cell(array.tobytes(), rows, inc, shape)
 
     return encode
@@ -613,10 +649,10 @@ def to_numpy(value: Tensor, bits: torch.dtype | None, *, is_complex: bool) -> An
     value = value.detach()
     if value.device.type != "cpu":
         value = value.cpu()
-    if is_complex:
-        return torch.view_as_real(value.resolve_conj()).numpy()
     if value.is_neg():
         value = value.resolve_neg()
+    if is_complex:
+        return torch.view_as_real(value.resolve_conj()).numpy()
     if bits is not None:
         value = value.view(bits) if value.dim() else value.reshape(1).view(bits).reshape(())
     return value.numpy()

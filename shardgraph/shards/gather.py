@@ -189,16 +189,21 @@ class Selection:
         return lengths if part.places is None else lengths[part.places]
 
     def shapes(self, name: str) -> Ints:
-        """Shape of each graph's value of a column whose row shape varies: int64 [B, D]."""
-        found: Ints | None = None
+        """Shape of each graph's value of a column whose row shape varies: int64 [B, D].
+
+        Shapes of fewer than D dimensions end in -1.
+        """
+        out = np.zeros((self.num_graphs, 1), np.int64)
         for part in self.parts:
             stored = part.shard.shapes.get(name)
             if stored is None:
                 continue
-            if found is None:
-                found = np.zeros((self.num_graphs, stored.shape[1]), np.int64)
-            found[slice(None) if part.places is None else part.places] = stored[part.local]
-        return np.zeros((self.num_graphs, 1), np.int64) if found is None else found
+            width = stored.shape[1]
+            if width > out.shape[1]:
+                more = np.full((self.num_graphs, width - out.shape[1]), -1, np.int64)
+                out = np.concatenate([out, more], axis=1)
+            out[slice(None) if part.places is None else part.places, :width] = stored[part.local]
+        return out
 
 
 def _split(pool: ShardPool, ids: Ints) -> list[_Part]:

@@ -79,7 +79,7 @@ class _ColumnParts:
         """All rows: [R, *row_shape], complex numbers as pairs in one more dimension."""
         data = np.frombuffer(b"".join(self.payloads), layout.STORAGE[self.column.dtype])
         self.payloads.clear()
-        return data.reshape(-1, *stored_row_shape(self.column))
+        return data.reshape(sum(self.rows), *stored_row_shape(self.column))
 
     def spread(self, values: Sequence[Any], shape: tuple[int, ...], num_graphs: int) -> Array:
         """int64 [G, *shape]: the values at the graphs that have a cell, zero elsewhere."""
@@ -87,6 +87,18 @@ class _ColumnParts:
         if values:
             out[self.graphs] = np.asarray(values, np.int64).reshape(-1, *shape)
         return out
+
+
+def _padded(parts: _ColumnParts, num_graphs: int) -> NDArray[np.int64]:
+    """int64 [G, D]: shapes that vary, those of fewer dimensions filled up with -1.
+
+    A graph without the column counts as having an empty vector there.
+    """
+    out = np.full((num_graphs, max(1, *map(len, parts.shapes))), -1, np.int64)
+    out[:, 0] = 0
+    for graph, shape in zip(parts.graphs, parts.shapes):
+        out[graph] = (*shape, *[-1] * (out.shape[1] - len(shape)))
+    return out
 
 
 def stored_row_shape(column: Column) -> tuple[int, ...]:
@@ -173,7 +185,7 @@ class _Contents:
             self.axis_of[name] = self._axis(name, parts.column, lengths)
             self._increment(name, parts, sizes)
             if parts.shapes:
-                self.shapes[name] = parts.spread(parts.shapes, (len(parts.shapes[0]),), num_graphs)
+                self.shapes[name] = _padded(parts, num_graphs)
             self.arrays[name] = parts.array()
 
     def _axis(self, name: str, column: Column, lengths: NDArray[np.int64]) -> str:
