@@ -50,6 +50,19 @@ class Column:
     def __post_init__(self) -> None:
         if self.dtype not in STORAGE:
             raise FormatError(f"column {self.name!r} has unknown dtype {self.dtype!r}")
+        extents = (*(self.row_shape or ()), *self.inc_shape)
+        if not all(type(extent) is int and extent >= 0 for extent in extents):
+            raise FormatError(f"column {self.name!r}: extents must not be negative: {extents}")
+        if self.cat_dim is not None and type(self.cat_dim) is not int:
+            raise FormatError(f"column {self.name!r}: cat_dim must be an int, got {self.cat_dim!r}")
+
+    def recorded(self) -> dict[str, str]:
+        """What a shard says of the column, as texts of its attributes."""
+        return {
+            "dtype": self.dtype,
+            "row_shape": "varies" if self.row_shape is None else str(list(self.row_shape)),
+            "cat_dim": str(self.cat_dim),
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -143,6 +156,13 @@ class Store:
         if isinstance(self.key, str):
             return None
         return "edge" if self.key is None else edge_axis(self.key)
+
+    @property
+    def endpoint_axes(self) -> tuple[str, ...]:
+        """Axes of the nodes that the edges of an edge type lead from and to; else nothing."""
+        if not isinstance(self.key, tuple):
+            return ()
+        return (f"node/{quote(self.key[0])}", f"node/{quote(self.key[2])}")
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -6,6 +6,7 @@ graphs'), over the bytes as stored, before compression; then one over those numb
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ RUN: Final = 1024
 
 
 def run_cuts(num_rows: int, ptr: NDArray[np.int64] | None = None) -> list[int]:
-    """First row of every run, and the end of the last: for `RUN` graphs by ``ptr``, or `RUN` rows."""
+    """First row of every run, and the end of the last: `RUN` graphs by ``ptr``, or `RUN` rows."""
     if ptr is None:
         return [*range(0, num_rows, RUN), num_rows]
     return [*ptr[:-1:RUN].tolist(), int(ptr[-1])]
@@ -29,7 +30,7 @@ def run_digests(array: Any, cuts: list[int]) -> NDArray[np.uint64]:
 
     ``array`` needs only slices of rows, little-endian and C-contiguous.
     """
-    found = [digest64(array[start:stop]) for start, stop in zip(cuts, cuts[1:])]
+    found = [digest64(array[start:stop]) for start, stop in itertools.pairwise(cuts)]
     runs = np.array(found, np.uint64)
     return np.append(runs, np.uint64(digest64(runs)))
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
-from shardgraph.shards.open import Shard, check_size
+from shardgraph.shards.open import Shard
+from shardgraph.shards.structure import check_size
 
 CHECK_SECONDS = 5.0
 """How often the sizes of open shards are compared with the manifest; about 1 us a shard."""
@@ -64,7 +65,10 @@ class ShardPool:
         shard = self._shards.get(number)
         if shard is None:
             entry = self.entries[number]
-            shard = self._shards[number] = Shard(self.root / entry.name, entry, self.schema)
+            shard = Shard(self.root / entry.name, entry, self.schema)
+            shard.check_rows()
+            shard.map.advise_random()  # only now: the checks read ptr in order
+            self._shards[number] = shard
         if shard.index_chunked:
             self._keep_handle(number, shard)
         return shard

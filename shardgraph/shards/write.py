@@ -238,12 +238,9 @@ def _write_file(path: Path, contents: _Contents, compression: str | None) -> Non
             dset = arrays.write(
                 f"{layout.COLUMNS}/{name}", stored, ptr=ptrs.get(axis), compression=compression
             )
-            shape = "varies" if column.row_shape is None else str(list(column.row_shape))
-            dset.attrs["dtype"] = np.bytes_(column.dtype)
-            dset.attrs["row_shape"] = np.bytes_(shape)
-            dset.attrs["cat_dim"] = np.bytes_(str(column.cat_dim))
-            dset.attrs["axis"] = np.bytes_(axis.encode())
-            dset.attrs["inc"] = np.bytes_(contents.inc_of[name])
+            texts = {**column.recorded(), "axis": axis, "inc": contents.inc_of[name]}
+            for key, text in texts.items():
+                dset.attrs[key] = np.bytes_(text.encode())
 
 
 def _create(path: Path) -> h5py.h5f.FileID:
@@ -318,7 +315,7 @@ class _Arrays:
         return h5py.Dataset(identifier)
 
     def _make_groups(self, path: str) -> None:
-        """The groups above a path. (HDF5 could make them by itself, but then they keep times.)"""
+        """Makes the groups above a path. HDF5 could do so by itself, but then they keep times."""
         components = path.split("/")[:-1]
         for depth in range(1, len(components) + 1):
             group = "/".join(components[:depth])
