@@ -21,6 +21,7 @@ from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
 from shardgraph.format.statistics import Statistics
 from shardgraph.processing import build, is_current
+from shardgraph.shards.advise import Advisor, FaultWatch, sorted_ranges
 from shardgraph.shards.gather import Selection
 from shardgraph.shards.pool import ShardPool
 
@@ -93,7 +94,13 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
         self.data_cls = known_class(self.manifest.schema.data_class) if data_cls is None else data_cls
         self.schema: Schema = self.manifest.schema.select(self.keys)
         self._pool = ShardPool(directory, self.manifest, self.schema)
+        self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        """What is of this process alone, and not pickled."""
         self._decoder: GraphDecoder | None = None
+        self._advisor = Advisor(self._pool)
+        self._faults = FaultWatch()
 
     # Processing ----------------------------------------------------------------------------------
 
@@ -118,13 +125,20 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
 
     def get(self, idx: int) -> BaseData:
         """Graph ``idx`` of the whole dataset, untransformed."""
-        return self._graphs().one(*self._pool.locate(int(idx)))
+        idx = int(idx)
+        shard, local = self._pool.locate(idx)
+        if self._faults.is_cold():
+            self._advisor.ask(np.array([idx]), np.array([idx + 1]))
+        data = self._graphs().one(shard, local)
+        self._faults.after_read()
+        return data
 
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """The graphs at some positions of this subset, transformed; what torch's loaders call."""
         if self.overrides_get:
             return [self[position] for position in positions]
         graphs = self._graphs().many(self.selection(np.asarray(positions, np.int64)))
+        self._faults.after_read()
         return graphs if self.transform is None else [self.transform(data) for data in graphs]
 
     def _graphs(self) -> GraphDecoder:
@@ -144,9 +158,26 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
             IndexError: if a position is out of range.
         """
         if positions is None:
-            indices = self.indices()
-            return Selection.of(self._pool, np.asarray(indices, np.int64))
-        return Selection.of(self._pool, self.graph_ids(positions))
+            ids = np.asarray(self.indices(), np.int64)
+        else:
+            ids = self.graph_ids(positions)
+        if self._faults.is_cold():
+            self._advisor.ask(*sorted_ranges(ids))
+        return Selection.of(self._pool, ids)
+
+    def will_read(self, ranges: NDArray[np.int64]) -> int:
+        """Asks for the graphs in half-open ranges of positions to be read in the background.
+
+        Returns the number of bytes asked for: 0 if the graphs are found to be cached.
+        """
+        indices = self._indices
+        if indices is None:
+            return self._advisor.ask(ranges[:, 0], ranges[:, 1])
+        if isinstance(indices, range) and indices.step == 1:
+            return self._advisor.ask(ranges[:, 0] + indices.start, ranges[:, 1] + indices.start)
+        parts = [np.arange(start, stop) for start, stop in ranges.tolist()]
+        positions = np.concatenate([np.empty(0, np.int64), *parts])
+        return self._advisor.ask(*sorted_ranges(self.graph_ids(positions)))
 
     def graph_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The whole dataset's ids of the graphs at some positions of this subset."""
@@ -199,7 +230,14 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_decoder": None}
+        state = self.__dict__.copy()
+        for name in ("_decoder", "_advisor", "_faults"):
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_fresh()
 
     # Facts ---------------------------------------------------------------------------------------
 

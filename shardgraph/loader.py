@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from torch_geometric.loader.dataloader import Collater
 
 from shardgraph.collate import Batcher, PackedBatch, batches_from_columns
 from shardgraph.dataset import ShardedDataset
+from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan
+from shardgraph.shards.open import SMALL
 
 logger = logging.getLogger(__name__)
 
@@ -153,18 +156,26 @@ class GraphLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterates over the next epoch's batches."""
-        return _Epoch(self._start(), self._progress, self._unpacked)
+        return self._epoch(self._unpacked)
 
     def packed_batches(self) -> Iterator[Any]:
         """Iterates over the next epoch's batches as they travel: `PackedBatch` where possible.
 
         A device prefetcher moves such a batch as one block and unpacks it on arrival.
         """
-        return _Epoch(self._start(), self._progress, self._attached)
+        return self._epoch(self._attached)
 
-    def _start(self) -> Iterator[Any]:
-        self._progress.begin()
-        return super().__iter__()
+    def _epoch(self, convert: Callable[[Any], Any]) -> _Epoch:
+        progress = self._progress
+        progress.begin()
+        items = super().__iter__()
+        # After the workers were forked: a thread must not be caught in a fork.
+        ahead: ReadAheadThread | None = None
+        if self.dataset.manifest.nbytes > SMALL:
+            plan = self.plan.read_ahead(progress.epoch, progress.cursor)
+            ahead = ReadAheadThread(self.dataset, plan, progress.handed_out)
+            progress.ahead = ahead
+        return _Epoch(items, progress, convert, ahead)
 
     def _attached(self, item: Any) -> Any:
         return item.attach(self._collator.batcher) if isinstance(item, PackedBatch) else item
@@ -201,7 +212,8 @@ class _Progress:
     """Which epoch is under way, from which cursor, and how many batches were delivered of it."""
 
     def __init__(self) -> None:
-        self.epoch = self.cursor = self.delivered = 0
+        self.epoch = self.cursor = self.delivered = self.handed_out = 0
+        self.ahead: ReadAheadThread | None = None
         self._next = (0, 0)
         self._under_way = False
 
@@ -212,9 +224,15 @@ class _Progress:
 
     def begin(self) -> None:
         self.epoch, self.cursor = self._next
-        self.delivered = 0
+        self.delivered = self.handed_out = 0
+        self.ahead = None
         self._next = (self.epoch + 1, 0)
         self._under_way = True
+
+    def hand_out(self) -> None:
+        self.handed_out += 1
+        if self.ahead is not None:
+            self.ahead.advance(self.handed_out)
 
     def end(self) -> None:
         self._under_way = False
@@ -231,21 +249,29 @@ class _PlanSampler(Sampler[Any]):
         self._progress = progress
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        return self._plan.batches(self._progress.epoch, self._progress.cursor)
+        progress = self._progress
+        for batch in self._plan.batches(progress.epoch, progress.cursor):
+            progress.hand_out()
+            yield batch
 
     def __len__(self) -> int:
         return self._plan.num_batches(*self._progress.at_hand())
 
 
 class _Epoch:
-    """One epoch's batches; counts those delivered."""
+    """One epoch's batches; counts those delivered, and ends the reading ahead with them."""
 
     def __init__(
-        self, items: Iterator[Any], progress: _Progress, convert: Callable[[Any], Any]
+        self,
+        items: Iterator[Any],
+        progress: _Progress,
+        convert: Callable[[Any], Any],
+        ahead: ReadAheadThread | None,
     ) -> None:
         self._items: Iterator[Any] | None = items
         self._progress = progress
         self._convert = convert
+        self._stop_ahead = None if ahead is None else weakref.finalize(self, ahead.close)
 
     def __iter__(self) -> _Epoch:
         return self
@@ -256,8 +282,8 @@ class _Epoch:
         try:
             item = next(self._items)
         except StopIteration:
-            self._items = None
             self._progress.end()
+            self.close()
             raise
         item = self._convert(item)
         self._progress.delivered += 1
@@ -266,6 +292,8 @@ class _Epoch:
     def close(self) -> None:
         """Stops early: the workers of this epoch end (persistent ones go on)."""
         self._items = None
+        if self._stop_ahead is not None:
+            self._stop_ahead()
 
 
 class _Collator:

@@ -29,10 +29,11 @@ LAYERS = {
     "processing": 5,
     "convert": 5,
     "dataset": 6,
-    "loader": 7,
-    "cli": 8,
-    "__main__": 9,
-    "__init__": 9,
+    "readahead": 7,
+    "loader": 8,
+    "cli": 9,
+    "__main__": 10,
+    "__init__": 10,
 }
 
 # What a part may import from elsewhere when it is itself imported ...
@@ -51,6 +52,7 @@ AT_IMPORT = {
     "prefetch": {"numpy", "torch", "torch_geometric"},
     "convert": ALWAYS_THERE,
     "dataset": {"numpy", "torch", "torch_geometric"},
+    "readahead": set(),
     "loader": {"numpy", "torch", "torch_geometric"},
     "cli": set(),
     "__main__": set(),

@@ -27,6 +27,7 @@ class FileMap:
     """The bytes of a file. ``array`` is uint8, read-only, and valid as long as any view of it."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
             self.nbytes = os.fstat(descriptor).st_size
@@ -39,18 +40,102 @@ class FileMap:
 
     def advise_random(self) -> None:
         """Says that pages are read in no order: no read-around on a fault."""
-        self._advise(0, self.nbytes, getattr(mmap, "MADV_RANDOM", None))
+        advice = getattr(mmap, "MADV_RANDOM", None)
+        if isinstance(self._owner, _Mapping) and advice is not None:
+            _libc().madvise(self._owner.address, self.nbytes, advice)
 
-    def will_need(self, start: int, stop: int) -> None:
-        """Asks for the bytes ``start..stop`` to be read in the background, whole pages."""
-        first = start // PAGE * PAGE
-        if first < (last := min(stop, self.nbytes)):
-            self._advise(first, last - first, getattr(mmap, "MADV_WILLNEED", None))
+    def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Asks for byte ranges to be read in the background, as whole pages, overlaps once.
 
-    def _advise(self, start: int, length: int, advice: int | None) -> None:
-        # Advice only: a kernel that has no such call, or refuses it, reads as well without.
-        if isinstance(self._owner, _Mapping) and advice is not None and length > 0:
-            _libc().madvise(self._owner.address + start, length, advice)
+        Advice only: where the system has no such call, reading works as well without.
+        """
+        if isinstance(self._owner, _Mapping) and hasattr(mmap, "MADV_WILLNEED"):
+            first, nbytes = page_pieces(starts, np.minimum(stops, self.nbytes))
+            if len(first):
+                _advise_pieces(first + self._owner.address, nbytes)
+
+
+    def is_cached(self, offsets: NDArray[np.int64]) -> bool:
+        """Whether the bytes at these offsets can be read without waiting for the disk.
+
+        False also where the system cannot tell.
+        """
+        if not hasattr(os, "RWF_NOWAIT"):
+            return False
+        byte = bytearray(1)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return all(
+                os.preadv(descriptor, [byte], offset, os.RWF_NOWAIT) == 1
+                for offset in offsets.tolist()
+            )
+        except OSError:  # EAGAIN: not cached; EOPNOTSUPP: not a question for this file system
+            return False
+        finally:
+            os.close(descriptor)
+
+
+PIECE = 1 << 19
+"""Longest range of one call: the kernel reads no more than its device's limit ahead for each."""
+
+
+def page_pieces(
+    starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Byte ranges as sorted, disjoint pieces of whole pages: first bytes and lengths."""
+    keep = starts < stops
+    first = starts[keep] // PAGE
+    last = -(-stops[keep] // PAGE)
+    if not len(first):
+        return first, last
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], np.maximum.accumulate(last[order])
+    fresh = np.ones(len(first), bool)
+    fresh[1:] = first[1:] > last[:-1]
+    first, last = first[fresh], last[np.append(np.flatnonzero(fresh)[1:] - 1, len(last) - 1)]
+    pages = PIECE // PAGE
+    counts = -(-(last - first) // pages)
+    number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    begin = np.repeat(first, counts) + number * pages
+    end = np.minimum(begin + pages, np.repeat(last, counts))
+    return begin * PAGE, (end - begin) * PAGE
+
+
+_SYS_PROCESS_MADVISE = 440  # the same on all architectures that Linux 5.10 and later runs on
+_MOST_RANGES = 1024  # UIO_MAXIOV
+_pidfd: tuple[int, int] | None = None
+"""This process's pid and a descriptor for it, opened on first use."""
+
+
+def _advise_pieces(addresses: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """MADV_WILLNEED for many ranges: one call for up to 1,024 where the kernel has it."""
+    descriptor = _own_pidfd()
+    vectors = np.stack([addresses, lengths], axis=1).astype(np.uintp)
+    for start in range(0, len(vectors), _MOST_RANGES):
+        part = vectors[start : start + _MOST_RANGES]
+        done = -1
+        if descriptor >= 0:
+            done = _libc().syscall(
+                _SYS_PROCESS_MADVISE,
+                ctypes.c_int(descriptor),
+                ctypes.c_void_p(part.ctypes.data),
+                ctypes.c_size_t(len(part)),
+                ctypes.c_int(mmap.MADV_WILLNEED),
+                ctypes.c_uint(0),
+            )
+        if done < 0:
+            for address, length in part.tolist():
+                _libc().madvise(address, length, mmap.MADV_WILLNEED)
+
+
+def _own_pidfd() -> int:
+    global _pidfd
+    if _pidfd is None or _pidfd[0] != os.getpid():
+        try:
+            _pidfd = os.getpid(), os.pidfd_open(os.getpid())
+        except (AttributeError, OSError):
+            _pidfd = os.getpid(), -1
+    return _pidfd[1]
 
 
 class _Mapping:
@@ -87,4 +172,5 @@ def _libc() -> Any:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.syscall.restype = ctypes.c_long
     return libc

@@ -1,0 +1,145 @@
+"""Telling the kernel what will be read next: the bytes of some graphs, in coalesced ranges."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgraph.format import layout
+from shardgraph.shards.open import Located, Shard
+from shardgraph.shards.pool import ShardPool
+
+try:
+    import resource
+except ImportError:  # Windows
+    _RUSAGE: ModuleType | None = None
+else:
+    _RUSAGE = resource if hasattr(resource, "RUSAGE_THREAD") else None
+
+Ints: TypeAlias = "NDArray[np.int64]"
+
+
+PROBES = 32
+"""Places looked at to tell whether some graphs are cached: at 10 % missing, 97 % are noticed."""
+
+_MAX_REST = 64
+
+
+class Advisor:
+    """Asks for graphs to be read in the background, and rests while they are cached anyway."""
+
+    def __init__(self, pool: ShardPool) -> None:
+        self._pool = pool
+        self._rest = 0
+        self._resting = 0
+
+    def ask(self, first: Ints, last: Ints) -> int:
+        """Asks for the graphs of half-open id ranges, unless they are found to be cached.
+
+        Returns the number of bytes asked for.
+        """
+        if self._resting:
+            self._resting -= 1
+            return 0
+        wanted = list(_ranges(self._pool, first, last))
+        if all(_cached(shard, starts, stops) for shard, starts, stops in wanted):
+            self._rest = min(2 * self._rest + 1, _MAX_REST)
+            self._resting = self._rest
+            return 0
+        self._rest = 0
+        for shard, starts, stops in wanted:
+            shard.map.will_need(starts, stops)
+        return sum(int((stops - starts).sum()) for _, starts, stops in wanted)
+
+
+def _ranges(pool: ShardPool, first: Ints, last: Ints) -> Iterator[tuple[Shard, Ints, Ints]]:
+    """The byte ranges of graphs, by shard."""
+    while len(first):
+        numbers = np.searchsorted(pool.starts, first, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            begin, end = pool.starts[number], pool.starts[number + 1]
+            shard = pool.shard(number)
+            local = first[here] - begin, np.minimum(last[here], end) - begin
+            yield shard, *byte_ranges(shard, *local)
+        ends = pool.starts[numbers + 1]
+        over = last > ends  # ranges that go on in the next shard
+        first, last = ends[over], last[over]
+
+
+def _cached(shard: Shard, starts: Ints, stops: Ints) -> bool:
+    """Whether a sample of the pages is in memory."""
+    places = np.linspace(0, len(starts) - 1, min(PROBES, len(starts))).astype(np.int64)
+    offsets = np.concatenate([starts[places], stops[places] - 1])[stops[places] > starts[places]]         if len(starts) == 0 else np.where(
+            np.arange(len(places)) % 2, starts[places], np.maximum(stops[places] - 1, starts[places])
+        )
+    return shard.map.is_cached(offsets)
+
+
+def sorted_ranges(ids: Ints) -> tuple[Ints, Ints]:
+    """Graph ids in any order as sorted half-open ranges: firsts and lasts."""
+    ids = np.unique(ids)
+    if not len(ids):
+        return ids, ids
+    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
+    firsts = ids[np.concatenate([[0], breaks])]
+    lasts = ids[np.concatenate([breaks - 1, [len(ids) - 1]])] + 1
+    return firsts, lasts
+
+
+class FaultWatch:
+    """Notices when this thread's reads wait for the disk, so that the next ones are asked for.
+
+    For reads that no plan announces: single graphs, and PyG's own loader.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def is_cold(self) -> bool:
+        """Whether one of this thread's last reads had to wait for the disk."""
+        return getattr(self._local, "left", 0) > 0
+
+    def after_read(self) -> None:
+        """Takes note of what a read cost."""
+        faults = _major_faults()
+        left: int = getattr(self._local, "left", 0)
+        if faults > getattr(self._local, "faults", faults):
+            left = 65
+        self._local.faults = faults
+        self._local.left = max(0, left - 1)
+
+
+def _major_faults() -> int:
+    """Page faults of this thread that went to disk; always 0 where the system does not count."""
+    if _RUSAGE is None:
+        return 0
+    return _RUSAGE.getrusage(_RUSAGE.RUSAGE_THREAD).ru_majflt
+
+
+def byte_ranges(shard: Shard, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Where the columns of local graph ranges lie in the file: starts and stops in bytes."""
+    starts, stops = [], []
+    rows = {axis: (ptr[first], ptr[last]) for axis, ptr in shard.ptrs.items()}
+    rows[layout.GRAPH_AXIS] = first, last
+    for axis, located in shard.mapped:
+        begin, end = rows[axis]
+        offset, nbytes = _row(located)
+        starts.append(offset + begin * nbytes)
+        stops.append(offset + end * nbytes)
+    if not starts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(starts), np.concatenate(stops)
+
+
+def _row(located: Located) -> tuple[int, int]:
+    """Offset of an array and bytes of one of its rows."""
+    nbytes = located.dtype.itemsize
+    for extent in located.shape[1:]:
+        nbytes *= extent
+    return located.offset or 0, nbytes
