@@ -29,7 +29,6 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader, PrefetchLoader
 
 import shardgraph as sg
-from shardgraph.prefetch.transfer import BlockingBackend, StreamBackend
 
 MB = 10**6
 MIB = 2**20
@@ -127,10 +126,6 @@ class Cuda:
         """Return the bytes that torch's allocator holds."""
         return torch.cuda.memory_reserved(self.device)
 
-    def backend(self, **options: Any) -> Checked:
-        """Return an instrumented backend."""
-        return CheckedStream(self, **options)
-
     def pinned(self, tensor: Tensor) -> Tensor:
         """Return the tensor in page-locked memory."""
         return tensor.pin_memory()
@@ -146,7 +141,8 @@ class Cuda:
         torch.cuda._sleep(cycles)
         stop = self.mark()
         stop.synchronize()
-        return cycles / (start.elapsed_time(stop) / 1e3)
+        seconds: float = start.elapsed_time(stop) / 1e3
+        return cycles / seconds
 
 
 class Moment:
@@ -185,10 +181,6 @@ class Cpu:
         """Return nothing held."""
         return 0
 
-    def backend(self, **options: Any) -> Checked:
-        """Return an instrumented backend."""
-        return CheckedBlocking(self, **options)
-
     def pinned(self, tensor: Tensor) -> Tensor:
         """Return the tensor."""
         return tensor
@@ -202,58 +194,62 @@ Device = Cuda | Cpu
 
 
 class Checked:
-    """What the checks add to a backend: delayed and timed copies, a hand-over taken out."""
+    """A prefetcher's backend, with its copies delayed and timed and its hand-over taken out.
+
+    All other calls go through unchanged.
+    """
 
     def __init__(
         self,
+        backend: Any,
         runtime: Device,
         *,
         missing: Iterable[str] = (),
         delay: float = 0.0,
         timed: bool = False,
     ) -> None:
-        super().__init__(runtime.device)  # type: ignore[call-arg]
+        self.backend = backend
         self.runtime = runtime
         self.missing = frozenset(missing)
         self.delay = delay
         self.timed = timed
         self.copies: list[tuple[Any, Any]] = []
 
-    def to_device(self, tensor: Tensor, *, non_blocking: bool) -> Tensor:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether the tensor is there; the self-test makes believe that none ever is."""
+        return self.runtime.device.type != "cpu" and bool(self.backend.holds(tensor))
+
+    def to_device(self, tensor: Tensor, *, non_blocking: bool) -> Any:
         """Copy as the backend does, behind a busy copy stream and between two events."""
         if self.delay:
             self.runtime.spin(self.delay)
         start = self.runtime.mark() if self.timed else None
-        moved: Tensor = super().to_device(tensor, non_blocking=non_blocking)  # type: ignore[misc]
+        moved = self.backend.to_device(tensor, non_blocking=non_blocking)
         if self.timed:
             self.copies.append((start, self.runtime.mark()))
         return moved
 
     def wait(self, event: Any) -> Any:
         """Make the consumer wait, unless that is what is missing."""
-        return None if "wait" in self.missing else super().wait(event)  # type: ignore[misc]
+        return None if "wait" in self.missing else self.backend.wait(event)
 
     def keep(self, parts: Any) -> None:
         """Keep the memory, unless that is what is missing."""
         if "keep" not in self.missing:
-            super().keep(parts)  # type: ignore[misc]
+            self.backend.keep(parts)
 
 
-class CheckedStream(Checked, StreamBackend):
-    """The backend that is being proved."""
+def checked(runtime: Device, **options: Any) -> Checked:
+    """Return the backend that a prefetcher for this device has, instrumented."""
+    return Checked(sg.DevicePrefetcher([], runtime.device).backend, runtime, **options)
 
 
-class CheckedBlocking(Checked, BlockingBackend):
-    """Its stand-in for the self-test, which makes believe that every batch has to be copied."""
-
-    def holds(self, tensor: Tensor) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-
-def prefetch(loader: Iterable[Any], backend: Checked, depth: int = 2) -> sg.DevicePrefetcher:
+def prefetch(loader: Iterable[Any], backend: Any) -> sg.DevicePrefetcher:
     """Return a prefetcher over an instrumented backend."""
-    return sg.DevicePrefetcher.with_backend(loader, backend, depth=depth)
+    return sg.DevicePrefetcher.with_backend(loader, backend)
 
 
 class Fresh:
@@ -285,10 +281,11 @@ def batch_of(base: Tensor, k: int) -> Data:
 def count_faults(batch: Data, base: Tensor, k: int) -> Tensor:
     """Return how many elements of batch ``k`` differ from what was put in; queued, not awaited."""
     length = batch.x.numel()
-    faults = (batch.x != base[:length] + k).sum()
+    faults: Tensor = (batch.x != base[:length] + k).sum()
     faults += (batch.edge_index[0] != base[:length] + k + 1).sum()
     faults += (batch.edge_index[1] != base[:length] + k + 2).sum()
-    return faults + (batch.y != base[: batch.y.numel()] + k + 3).sum()
+    faults += (batch.y != base[: batch.y.numel()] + k + 3).sum()
+    return faults
 
 
 def wrong_elements(
@@ -317,7 +314,7 @@ def check_contents(runtime: Device, size: Size, findings: Findings, missing: lis
         ("slow copies", size.slow_copies, 0.0, 500e-6),
     ):
         loader = Fresh(count, lambda k: batch_of(base, k))
-        backend = runtime.backend(missing=missing, delay=delay)
+        backend = checked(runtime, missing=missing, delay=delay)
         wrong = wrong_elements(runtime, loader, backend, base, spin=spin)
         findings.add(
             f"contents, {kind}, {count} batches", f"{wrong} wrong elements", "0", wrong == 0
@@ -336,7 +333,7 @@ def check_loader(
     """Compare a loader's batches with those of a plain loop over it, under a slow consumer."""
     expected = [batch.to(runtime.device) for batch in loader]
     wrong = torch.zeros((), dtype=torch.int64, device=runtime.device)
-    prefetcher = prefetch(loader, runtime.backend(missing=missing))
+    prefetcher = prefetch(loader, checked(runtime, missing=missing))
     count = 0
     while count < num_batches:
         for batch in prefetcher:
@@ -385,7 +382,7 @@ def check_other_device(runtime: Device, size: Size, findings: Findings) -> None:
     other = torch.device("cuda", (runtime.device.index + 1) % torch.cuda.device_count())
     with torch.cuda.device(other):
         loader = Fresh(size.slow_copies, lambda k: batch_of(base, k))
-        wrong = wrong_elements(runtime, loader, runtime.backend(), base, spin=0.0)
+        wrong = wrong_elements(runtime, loader, checked(runtime), base, spin=0.0)
     findings.add(check, f"{wrong} wrong elements", "0", wrong == 0)
 
 
@@ -410,7 +407,7 @@ def check_memory(runtime: Device, size: Size, findings: Findings) -> None:
     """Compare reserved memory over epochs."""
     base = torch.arange(10 * size.elements)
     loader = Fresh(20, lambda k: batch_of(base, k))
-    ours = growth(runtime, size, prefetch(loader, runtime.backend()))
+    ours = growth(runtime, size, sg.DevicePrefetcher(loader, runtime.device))
     # Batches are some 12 MB, so one left behind per epoch would be hundreds.
     findings.add(
         f"growth of reserved memory, {size.epochs} epochs",
@@ -463,7 +460,7 @@ def check_overlap(runtime: Device, size: Size, findings: Findings) -> None:
     sources = [runtime.pinned(torch.zeros(size.overlap_bytes, dtype=torch.uint8)) for _ in range(4)]
     loader = [sources[k % 4] for k in range(size.overlap_steps)]
     copy_seconds = statistics.median(timed_copies(runtime, loader[:8], delay=1e-3))
-    backend = runtime.backend(timed=True)
+    backend = checked(runtime, timed=True)
     steps: list[tuple[Any, Any]] = []
     runtime.synchronize()
     origin = runtime.mark()
@@ -525,7 +522,7 @@ def check_copies(runtime: Device, size: Size, findings: Findings) -> None:
             timed_copies(runtime, [pinned[k % 4] for k in range(size.copies)], delay=delay)
         )
         for kind, sources in (("pinned", pinned), ("pageable", pageable)):
-            backend = runtime.backend(delay=delay, timed=True)
+            backend = checked(runtime, delay=delay, timed=True)
             repeated = [sources[k % 4] for k in range(size.copies)]
             taken = statistics.median(timed_copies(runtime, repeated, delay=delay, backend=backend))
             share = bare / taken
@@ -591,7 +588,7 @@ def check_waits(runtime: Device, size: Size, findings: Findings, dataset: Any) -
         )
         for step, num_steps in size.steps:
             name = f"{step * 1e3:.0f} ms, {num_workers} workers"
-            prefetcher = prefetch(loader, runtime.backend())
+            prefetcher = sg.DevicePrefetcher(loader, runtime.device)
             usable = loop_waits(runtime, prefetcher, step, num_steps, move=False)
             wait = prefetcher.stats.wait
             promised = step >= 0.005

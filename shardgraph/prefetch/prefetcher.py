@@ -87,6 +87,11 @@ class DevicePrefetcher:
         return prefetcher
 
     @property
+    def backend(self) -> Backend:
+        """The device calls, for a check that looks into them or alters them."""
+        return self._backend
+
+    @property
     def device(self) -> torch.device:
         """Where the batches go."""
         return self._backend.device

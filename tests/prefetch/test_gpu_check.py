@@ -44,20 +44,13 @@ def test_without_cuda_it_says_so(gpu_check, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("missing", "kept"), [([], True), (["wait"], False)])
-def test_a_missing_wait_is_found(gpu_check, missing, kept):
-    class Simulated(SimulatedBackend):
-        def __init__(self, device):  # noqa: ARG002
-            super().__init__(slow="copy")
+def test_a_missing_wait_is_found(gpu_check, missing, kept, monkeypatch):
+    def simulated(runtime, **options):
+        return gpu_check.Checked(SimulatedBackend(slow="copy"), runtime, **options)
 
-    class CheckedSimulated(gpu_check.Checked, Simulated):
-        pass
-
-    class Runtime(gpu_check.Cpu):
-        def backend(self, **options):
-            return CheckedSimulated(self, **options)
-
+    monkeypatch.setattr(gpu_check, "checked", simulated)
     findings = gpu_check.Findings(on_device=True)
-    gpu_check.check_contents(Runtime(), gpu_check.SMALL, findings, missing)
+    gpu_check.check_contents(gpu_check.Cpu(), gpu_check.SMALL, findings, missing)
     assert [row.kept for row in findings.rows] == [kept, kept]
 
 
