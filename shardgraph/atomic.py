@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ import xxhash
 
 TEMPORARY = ".tmp-"
 """What the names of unfinished files contain."""
+
+UNFINISHED = ".conversion"
+"""Name of the folder, in a dataset's own, in which a conversion keeps what it has finished."""
 
 
 @contextlib.contextmanager
@@ -36,7 +42,7 @@ def publishing(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Replaces ``path`` by a file with that text, durably and at once."""
     with publishing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def sync_directory(path: Path) -> None:
@@ -50,6 +56,60 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
+
+
+@contextlib.contextmanager
+def needing_room(path: Path, nbytes: int) -> Iterator[None]:
+    """Checks that a file of that size has room at ``path`` before the block writes it.
+
+    HDF5 must not meet a full disk: it can leave a valid but smaller file, and a process that ends
+    in a crash (h5py issue 914). What fails in the block for want of room after all, because others
+    write there too, gives the same error.
+
+    Raises:
+        OSError: naming path, bytes needed and bytes free, if the disk is full, or a quota or the
+            process's own limit is reached.
+    """
+    try:
+        _reserve(path, nbytes)
+        yield
+    except (OSError, RuntimeError) as error:
+        number = full_disk_errno(error)
+        if number is None:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            number,
+            f"{os.strerror(number)}: about {nbytes:,} bytes are needed, {free:,} are free there; "
+            "make room, or write elsewhere",
+            str(path),
+        ) from error
+
+
+def full_disk_errno(error: BaseException) -> int | None:
+    """The error number if an error says that there is no room; HDF5 says it in words only."""
+    number = getattr(error, "errno", None)
+    if number is None and (match := re.search(r"errno = (\d+)", str(error))):
+        number = int(match[1])
+    return number if number in _FULL else None
+
+
+def _reserve(path: Path, nbytes: int) -> None:
+    """Raises OSError if there is no room for a file of that size."""
+    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
+        if shutil.disk_usage(path.parent).free < nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return
+    trial = path.with_name(f".{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.posix_fallocate(descriptor, 0, max(1, nbytes))
+    finally:
+        os.close(descriptor)
+        trial.unlink()
+
+
 def file_digest(path: Path) -> str:
     """xxh3_128 of a file's bytes, hexadecimal."""
     state = xxhash.xxh3_128()
@@ -57,6 +117,11 @@ def file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             state.update(block)
     return state.hexdigest()
+
+
+def digest128(data: bytes) -> str:
+    """xxh3_128 of some bytes, hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(data)
 
 
 def digest64(data: Any) -> int:
@@ -77,6 +142,7 @@ def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds the one lock of a directory while it is written; ``.lock`` in it names the holder's pid.
 
     The system drops the lock when its holder dies, however it dies, so a stale file never blocks.
+    The file stays, empty: to remove it would let two processes lock two files of one name.
 
     Raises:
         LockedError: if another process (or another writer of this one) holds it and not ``wait``.
@@ -100,6 +166,7 @@ def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
             yield
         finally:
             _HELD.discard(directory)
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardgraph.atomic import write_text
+from shardgraph.atomic import digest128, write_text
 from shardgraph.errors import FormatError
 from shardgraph.format.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_NAME, SHARD_PATTERN
 from shardgraph.format.schema import Schema
@@ -34,8 +36,10 @@ class ShardEntry:
     def __post_init__(self) -> None:
         if SHARD_PATTERN.fullmatch(self.name) is None:
             raise FormatError(f"{self.name!r} is not a shard's file name, such as shard-00000.h5")
+        if re.fullmatch("[0-9a-f]{32}", self.digest) is None:
+            raise FormatError(f"shard {self.name}: digest must be 32 hexadecimal digits")
         counts = (self.num_graphs, self.num_nodes, self.num_edges, self.nbytes, self.raw_nbytes)
-        if not all(type(count) is int and count >= 0 for count in counts):
+        if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
             raise FormatError(f"shard {self.name}: counts must be non-negative integers: {counts}")
 
     def to_json(self) -> dict[str, Any]:
@@ -138,9 +142,32 @@ dataset; was its conversion interrupted?
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(f"it lacks or garbles an entry: {error!r}") from error
-        if len({shard.name for shard in manifest.shards}) != len(manifest.shards):
-            raise FormatError("it names a shard twice")
+        manifest._check_parts()
         return manifest
+
+    def _check_parts(self) -> None:
+        """Checks what its parts do not themselves: names, generation, provenance and splits."""
+        names = Counter(shard.name for shard in self.shards)
+        for name, count in names.most_common(1):
+            if count > 1:
+                raise FormatError(f"it names the shard {name} {count} times")
+        if type(self.generation) is not int or self.generation < 0:
+            raise FormatError(f"generation must be a non-negative int, got {self.generation!r}")
+        for name, value in (("splits", self.splits), ("provenance", self.provenance)):
+            if not isinstance(value, dict):
+                raise FormatError(f"{name} must be an object, got {type(value).__name__}")
+        for name, ranges in self.splits.items():
+            if not isinstance(ranges, list) or not all(map(self._is_range, ranges)):
+                raise FormatError(
+                    f"split {name!r} must be a list of [start, stop) ranges within the "
+                    f"{self.num_graphs} graphs"
+                )
+
+    def _is_range(self, value: object) -> bool:
+        if not isinstance(value, list) or len(value) != 2 or {type(v) for v in value} != {int}:
+            return False
+        start, stop = value
+        return bool(0 <= start <= stop <= self.num_graphs)
 
     @classmethod
     def read(cls, root: str | Path) -> Manifest:
@@ -151,21 +178,36 @@ dataset; was its conversion interrupted?
         """
         path = Path(root) / MANIFEST_NAME
         try:
-            text = path.read_text(encoding="utf-8")
+            data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(
                 f"{root} has no {MANIFEST_NAME}, so it is not a dataset; "
                 "was its conversion interrupted?"
             ) from error
         try:
-            return cls.from_json(json.loads(text))
+            return cls.from_json(json.loads(data.decode("utf-8")))
         except (FormatError, ValueError, RecursionError) as error:
             raise FormatError(f"cannot read {path}: {error}") from error
 
     def write(self, root: str | Path) -> None:
         """Publishes the manifest in directory ``root``, atomically: the commit of a dataset."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-        write_text(Path(root) / MANIFEST_NAME, text + "\n")
+        head = text.removesuffix("\n}") + ",\n "
+        write_text(Path(root) / MANIFEST_NAME, head + _digest_entry(head.encode()))
+
+
+def is_intact(data: bytes) -> bool:
+    """Whether a manifest's bytes are those that were written: its last entry is their digest.
+
+    A manifest edited by hand is not; it reads as any other.
+    """
+    head, key, _ = data.rpartition(b'"digest":')
+    return bool(key) and data == head + _digest_entry(head).encode()
+
+
+def _digest_entry(head: bytes) -> str:
+    """The end of a manifest whose text is ``head`` up to here."""
+    return f'"digest": "{digest128(head)}"\n}}\n'
 
 
 def check_version(version: object) -> None:

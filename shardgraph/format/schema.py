@@ -27,6 +27,7 @@ SPARSE = {
     "sparse_csc": ("ccol_indices", "row_indices", "values", "size"),
 }
 INDEX_TYPES = {"edge_index": ("data", "metadata"), "index": ("data", "metadata")}
+PARTS = SPARSE | INDEX_TYPES
 KINDS = LEAVES | NESTED | SPARSE.keys() | INDEX_TYPES.keys() | {"num_nodes"}
 
 
@@ -55,6 +56,8 @@ class Column:
             raise FormatError(f"column {self.name!r}: extents must not be negative: {extents}")
         if self.cat_dim is not None and type(self.cat_dim) is not int:
             raise FormatError(f"column {self.name!r}: cat_dim must be an int, got {self.cat_dim!r}")
+        if type(self.name) is not str or type(self.per_graph) is not bool:
+            raise FormatError(f"column {self.name!r}: name must be text and per_graph a bool")
 
     def recorded(self) -> dict[str, str]:
         """What a shard says of the column, as texts of its attributes."""
@@ -101,8 +104,23 @@ class Attribute:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise FormatError(f"attribute {self.name!r} has unknown kind {self.kind!r}")
-        if (self.kind in LEAVES) != (self.column is not None):
+        if type(self.name) is not str:
+            raise FormatError(f"an attribute's name must be text, got {self.name!r}")
+        column = self.column
+        if (self.kind in LEAVES) != (column is not None):
             raise FormatError(f"attribute {self.name!r} of kind {self.kind!r}: leaf without column")
+        names = tuple(item.name for item in self.items)
+        if names != PARTS.get(self.kind, names if self.kind in NESTED else ()):
+            raise FormatError(f"attribute {self.name!r} of kind {self.kind!r} has parts {names}")
+        dtype = NUMBERS.get(self.kind, "uint8" if self.kind in {"str", "json"} else None)
+        if (
+            column is not None
+            and dtype is not None
+            and (column.dtype, column.row_shape) != (dtype, ())
+        ):
+            raise FormatError(
+                f"attribute {self.name!r} of kind {self.kind!r} is stored as {column}"
+            )
 
     def columns(self) -> Iterator[Column]:
         """The columns of this attribute and of its parts, in order."""
@@ -142,6 +160,12 @@ class Store:
     attributes: tuple[Attribute, ...]
     counts_nodes: bool
     """Whether PyG can tell the number of nodes from the attributes, and so adds batch and ptr."""
+
+    def __post_init__(self) -> None:
+        key = self.key
+        is_edge_type = isinstance(key, tuple) and [type(part) for part in key] == [str] * 3
+        if not (key is None or type(key) is str or is_edge_type):
+            raise FormatError(f"a store's key must be None, a node type or an edge type: {key!r}")
 
     @property
     def node_axis(self) -> str | None:
@@ -193,12 +217,17 @@ class Schema:
     """What every graph of a dataset looks like: its class, its stores, their attributes."""
 
     data_class: str
-    """``module:qualified name`` of the graphs' class; it is never imported because a file says so."""
+    """``module:qualified name`` of the graphs' class; no file decides that it is imported."""
     is_hetero: bool
     stores: tuple[Store, ...]
     _columns: dict[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if type(self.data_class) is not str or type(self.is_hetero) is not bool:
+            raise FormatError("the schema's class must be text, and hetero a bool")
+        keys = [store.key for store in self.stores]
+        if len(set(keys)) != len(keys) or (not self.is_hetero and set(keys) - {None}):
+            raise FormatError(f"a dataset of class {self.data_class} cannot have stores {keys}")
         names: dict[str, Column] = {}
         for store in self.stores:
             for attribute in store.attributes:
