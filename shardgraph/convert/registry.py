@@ -23,6 +23,7 @@ _BUILTIN: dict[str, str] = {
     "ogb": "shardgraph.convert.sources.ogb:OGBSource",
     "planetoid": "shardgraph.convert.sources.planetoid:PlanetoidSource",
     "mtx": "shardgraph.convert.sources.mtx:MtxSource",
+    "edgelist": "shardgraph.convert.sources.edgelist:EdgelistSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

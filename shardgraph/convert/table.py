@@ -51,6 +51,8 @@ class Table:
     columns: tuple[str, ...]
     offset: int
     line: int
+    comment: str = ""
+    """Characters that, at the start of a line, make it a comment."""
 
     def rows(self, *, offset: int | None = None, line: int | None = None) -> Iterator[Row]:
         """Rows of data, from the one at `offset` and `line` on (the first by default).
@@ -60,7 +62,9 @@ class Table:
         """
         width = len(self.columns)
         offset, line = (self.offset, self.line) if offset is None else (offset, line or 1)
-        for row in iter_rows(self.path, self.delimiter, offset=offset, line=line):
+        for row in iter_rows(
+            self.path, self.delimiter, offset=offset, line=line, comment=self.comment
+        ):
             if self.delimiter and row.error is None and len(row.fields) != width:
                 error = f"{len(row.fields)} fields, where the header has {width}"
                 yield row._replace(fields=(), error=error)
@@ -154,19 +158,21 @@ def open_table(path: str, *, delimiter: str | None = None, header: bool = True) 
     )
 
 
-def iter_rows(path: str, delimiter: str | None, *, offset: int = 0, line: int = 1) -> Iterator[Row]:
-    """All records from a byte offset on, which is that of `line`.
+def iter_rows(
+    path: str, delimiter: str | None, *, offset: int = 0, line: int = 1, comment: str = ""
+) -> Iterator[Row]:
+    """All records from a byte offset on, which is that of `line`; comments are left out.
 
     Raises:
         ConversionError: a compressed file is damaged; the rows before are yielded.
     """
     with open_binary(path) as stream:
         stream.seek(offset)
-        lines = _Lines(stream, offset, line)
+        lines = _Lines(stream, offset, line, comment)
         reader = None if delimiter is None else csv.reader(lines, delimiter=delimiter, strict=True)
         while True:
             lines.begin()
-            start, number, fields, error = lines.offset, lines.line, [], None
+            fields, error = [], None
             try:
                 fields = next(lines).split() if reader is None else next(reader)
             except StopIteration:
@@ -176,8 +182,8 @@ def iter_rows(path: str, delimiter: str | None, *, offset: int = 0, line: int = 
             if fields or error:
                 raw = lines.raw.rstrip("\r\n")
                 yield Row(
-                    line=number,
-                    offset=start,
+                    line=lines.first_line,
+                    offset=lines.first_offset,
                     end=lines.offset,
                     end_line=lines.line,
                     fields=tuple(fields),
@@ -249,28 +255,36 @@ class _Lines:
     not UTF-8 becomes a lone surrogate, so that it spoils its own field only.
     """
 
-    def __init__(self, stream: BinaryIO, offset: int, line: int) -> None:
+    def __init__(self, stream: BinaryIO, offset: int, line: int, comment: str) -> None:
         self._stream = stream
-        self.offset, self.line = offset, line
+        self._comment = tuple(comment)
+        self.offset = self.first_offset = offset
+        self.line = self.first_line = line
         self._parts: list[str] = []
 
     def begin(self) -> None:
+        """The next line is the first of a record."""
         self._parts.clear()
 
     @property
     def raw(self) -> str:
+        """The lines since `begin`, comments before the first left out."""
         return "".join(self._parts)
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        data = self._stream.readline()
-        if not data:
-            raise StopIteration
-        encoding = "utf-8-sig" if self.offset == 0 else "utf-8"
-        text = data.decode(encoding, errors="surrogateescape")
-        self.offset += len(data)
-        self.line += 1
-        self._parts.append(text)
-        return text
+        while data := self._stream.readline():
+            encoding = "utf-8-sig" if self.offset == 0 else "utf-8"
+            text = data.decode(encoding, errors="surrogateescape")
+            first_offset, first_line = self.offset, self.line
+            self.offset += len(data)
+            self.line += 1
+            if not self._parts and self._comment and text.startswith(self._comment):
+                continue
+            if not self._parts:
+                self.first_offset, self.first_line = first_offset, first_line
+            self._parts.append(text)
+            return text
+        raise StopIteration
