@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -209,7 +210,7 @@ def _varying(selection: Selection, column: Column) -> list[Any]:
     lengths = selection.column_rows(column.name).lengths.tolist()
     padded = selection.shapes(column.name).tolist()
     shapes = [[extent for extent in shape if extent >= 0] for shape in padded]
-    if any(int(np.prod(shape)) != length for shape, length in zip(shapes, lengths)):
+    if any(math.prod(shape) != length for shape, length in zip(shapes, lengths)):
         raise CorruptShardError(f"column {column.name!r}: a stored shape does not fit its values")
     return [part.view(shape) for part, shape in zip(flat.split(lengths), shapes)]
 

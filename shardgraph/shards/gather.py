@@ -12,11 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.errors import CorruptShardError
 from shardgraph.format import layout
 from shardgraph.shards.open import ChunkedColumn, Shard
 from shardgraph.shards.pool import ShardPool
-from shardgraph.shards.write import ENDPOINTS_INC, NO_INC, NODES_INC
+from shardgraph.shards.write import ENDPOINTS_INC, EXPLICIT_INC, NO_INC, NODES_INC
 
 Array: TypeAlias = "NDArray[Any]"
 Ints: TypeAlias = "NDArray[np.int64]"
@@ -39,12 +38,11 @@ class _Part:
 class Rows:
     """The rows of one axis for the graphs of a selection: where they are and where they go."""
 
-    __slots__ = ("_index", "_starts", "_stops", "lengths", "ptr", "total")
+    __slots__ = ("_index", "_starts", "lengths", "ptr", "total")
 
-    def __init__(self, lengths: Ints, starts: list[Ints | None], stops: list[int]) -> None:
+    def __init__(self, lengths: Ints, starts: list[Ints | None]) -> None:
         self.lengths = lengths
         self._starts = starts
-        self._stops = stops
         self.ptr: Ints = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=self.ptr[1:])
         self.total = int(self.ptr[-1])
@@ -53,18 +51,6 @@ class Rows:
     def starts(self, number: int) -> Ints | None:
         """First row of each graph of part ``number`` in its shard; None where it has none."""
         return self._starts[number]
-
-    def check(self, number: int, part: _Part, source: Any) -> None:
-        """Checks that a part's rows lie within the column that they index.
-
-        Raises:
-            CorruptShardError: if they do not.
-        """
-        if self._stops[number] > len(source):
-            raise CorruptShardError(
-                f"{part.shard.path}: a ptr points to row {self._stops[number]} of a column of "
-                f"{len(source)} rows; check with `shardgraph verify` and restore the file"
-            )
 
     def index(self, number: int, part: _Part) -> tuple[Ints, Ints | None]:
         """For each row of a part: its row in the shard, and its row in the output (None: same)."""
@@ -124,17 +110,15 @@ class Selection:
 
     def _read_rows(self, axes: tuple[str | None, ...]) -> Rows:
         starts: list[Ints | None] = []
-        stops: list[int] = []
         lengths = np.empty(self.num_graphs, np.int64)
         for part, axis in zip(self.parts, axes):
-            begin, length, stop = _run(part, axis)
+            begin, length = _run(part, axis)
             starts.append(begin)
-            stops.append(stop)
             if part.places is None:
                 lengths = length
             else:
                 lengths[part.places] = length
-        return Rows(lengths, starts, stops)
+        return Rows(lengths, starts)
 
     def one_row_each(self, name: str) -> bool:
         """Whether a column has exactly one row for every graph of the selection."""
@@ -153,7 +137,6 @@ class Selection:
             source = part.shard.columns.get(name)
             if source is None:
                 continue
-            rows.check(number, part, source)
             if long_runs or isinstance(source, ChunkedColumn):
                 _copy_runs(part, rows, number, source, out, add)
             else:
@@ -168,9 +151,13 @@ class Selection:
     ) -> Ints:
         """What ``__inc__`` gave for each graph: int64 [B, *shape]."""
         out = np.zeros((self.num_graphs, *shape), np.int64)
-        for part in self.parts:
-            rule = part.shard.inc_of.get(name, NO_INC)
-            if rule == NO_INC:
+        rules = [part.shard.inc_of.get(name) for part in self.parts]
+        # A shard whose graphs all lack the type has no rule, but its graphs' nodes count.
+        usual = ENDPOINTS_INC if out[0].size == 2 and endpoints is not None else NO_INC
+        rule_of_absent = next(filter(None, rules), usual)
+        for part, rule in zip(self.parts, rules):
+            rule = rule or rule_of_absent
+            if rule == NO_INC or (rule == EXPLICIT_INC and name not in part.shard.incs):
                 continue
             if rule == NODES_INC:
                 values = self._sizes(part, "node")
@@ -225,26 +212,32 @@ def _split(pool: ShardPool, ids: Ints) -> list[_Part]:
     return parts
 
 
-def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints, int]:
-    """First row and number of rows of each graph of a part, and the end of the last of them.
+def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints]:
+    """First row and number of rows of each graph of a part.
 
     Raises:
-        CorruptShardError: if a ptr falls or is negative.
+        CorruptShardError: if a ptr falls, or gives more rows than there are.
     """
     if axis is None:
-        return None, np.zeros(len(part.local), np.int64), 0
+        return None, np.zeros(len(part.local), np.int64)
     if axis == layout.GRAPH_AXIS:
-        return part.local, np.ones(len(part.local), np.int64), part.shard.num_graphs
-    ptr = part.shard.ptrs[axis]
+        return part.local, np.ones(len(part.local), np.int64)
+    shard = part.shard
+    ptr, end = shard.ptrs[axis], shard.ends[axis]
     starts = ptr[part.local]
     stops = ptr[part.local + 1]
     lengths = stops - starts
-    if np.minimum.reduce(lengths) < 0 or np.minimum.reduce(starts) < 0:
-        raise CorruptShardError(
-            f"{part.shard.path}: /ptr/{axis} does not rise; "
-            "check it with `shardgraph verify` and restore the file"
-        )
-    return starts, lengths, int(np.maximum.reduce(stops))
+    if (
+        np.minimum.reduce(lengths) < 0
+        or np.minimum.reduce(starts) < 0
+        or np.maximum.reduce(stops) > end
+    ):
+        raise shard.falls(axis)
+    if np.add.reduce(lengths) > end:  # repeats of a graph, or runs that overlap
+        each = np.unique(part.local)
+        if np.add.reduce(ptr[each + 1] - ptr[each]) > end:
+            raise shard.falls(axis)
+    return starts, lengths
 
 
 def _copy_runs(

@@ -26,7 +26,8 @@ SMALL = 1 << 24
 class Shard:
     """One open shard: its columns as views into the map, or behind an HDF5 handle.
 
-    Its structure is checked; that ptr and shapes fit the columns, only by `check_rows`.
+    Its structure is checked, and that every ptr ends with its columns. That ptr rises between its
+    ends is checked where it is read; `check_rows` checks it all.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class Shard:
         if self.map.nbytes != entry.nbytes:
             raise CorruptShardError(f"{path} changed its size while it was opened")
         self.ptrs = {axis: self.view(located) for axis, located in index.ptrs.items()}
+        none = np.broadcast_to(np.zeros(1, np.int64), (entry.num_graphs + 1,))
+        self.ptrs |= {axis: none for axis in schema.size_axes if axis not in self.ptrs}
         self.incs = {name: self.view(located) for name, located in index.incs.items()}
         self.shapes = {name: self.view(located) for name, located in index.shapes.items()}
         self.axis_of = {name: column.axis for name, column in index.columns.items()}
@@ -56,6 +59,9 @@ class Shard:
         beside += [(layout.GRAPH_AXIS, p) for p in (*index.incs.values(), *index.shapes.values())]
         self.mapped = [(axis, located) for axis, located in beside if located.offset is not None]
         """What is read of a graph beside ptr, with the axis that each array's rows count."""
+        self.ends = {layout.GRAPH_AXIS: entry.num_graphs}
+        """Number of rows of each axis."""
+        self._check_ends()
         self._want(index)
         self._file: h5py.File | None = None
 
@@ -67,36 +73,39 @@ class Shard:
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
         self.map.will_need(starts, stops)
 
-    def check_rows(self) -> None:
-        """Checks that every ptr rises from 0 to the end of its columns, and shapes fit their rows.
+    def _check_ends(self) -> None:
+        """Checks that every ptr begins at row 0 and ends with its columns."""
+        for axis, ptr in self.ptrs.items():
+            if ptr[0] != 0 or ptr[-1] < 0:
+                raise self._damaged(f"/{layout.PTR}/{axis} does not rise from 0")
+            self.ends[axis] = int(ptr[-1])
+        for name, source in self.columns.items():
+            axis = self.axis_of[name]
+            if self.ends[axis] != len(source):
+                raise self._damaged(
+                    f"/{layout.PTR}/{axis} ends at row {self.ends[axis]} of column {name!r}, "
+                    f"which has {len(source)} rows"
+                )
+        for name, axis in self.index.absent.items():
+            if self.ends[axis] != 0:
+                raise self._damaged(f"/{layout.COLUMNS}/{name} is missing")
 
-        Afterwards no run of rows can reach out of a column, whatever the file holds. Reading ptr
-        costs 8 bytes a graph and axis.
+    def check_rows(self) -> None:
+        """Checks that every ptr rises, and that shapes fit their rows: reads ptr and shapes.
 
         Raises:
             CorruptShardError: naming the array that does not fit.
         """
         for axis, ptr in self.ptrs.items():
-            if ptr[0] != 0 or (ptr[1:] < ptr[:-1]).any():
-                raise self._damaged(f"/{layout.PTR}/{axis} does not rise from 0")
-        for name, source in self.columns.items():
-            axis = self.axis_of[name]
-            if axis != layout.GRAPH_AXIS and self.ptrs[axis][-1] != len(source):
-                raise self._damaged(
-                    f"/{layout.PTR}/{axis} ends at row {self.ptrs[axis][-1]} of column {name!r}, "
-                    f"which has {len(source)} rows"
-                )
-        for name, axis in self.index.absent.items():
-            if self.ptrs[axis][-1] != 0:
-                raise self._damaged(f"/{layout.COLUMNS}/{name} is missing")
+            if (ptr[1:] < ptr[:-1]).any():
+                raise self.falls(axis)
         for name, shapes in self.shapes.items():
-            # -1 fills a shape up. As floats, a product cannot wrap around to the right number.
-            is_extent = shapes != -1
-            sizes = np.where(is_extent, shapes, 1).prod(axis=1, dtype=np.float64)
-            gaps = is_extent[:, 1:] > is_extent[:, :-1]
-            rows = np.diff(self.ptrs[self.axis_of[name]])
-            if (shapes < -1).any() or gaps.any() or not np.array_equal(sizes, rows):
+            if not shapes_fit(shapes, np.diff(self.ptrs[self.axis_of[name]])):
                 raise self._damaged(f"/{layout.SHAPES}/{name} does not fit its values")
+
+    def falls(self, axis: str) -> CorruptShardError:
+        """The error for a ptr that does not rise."""
+        return self._damaged(f"/{layout.PTR}/{axis} does not rise from 0")
 
     def _damaged(self, what: str) -> CorruptShardError:
         return CorruptShardError(
@@ -144,6 +153,15 @@ class ChunkedColumn:
                 f"{self._shard.path}: column {self._name}, rows {rows.start} to {rows.stop} "
                 f"cannot be decompressed: {error}"
             ) from error
+
+
+def shapes_fit(shapes: Array, rows: Array) -> bool:
+    """Whether each stored shape, filled up by -1, has as many values as its graph has rows."""
+    # As floats, a product cannot wrap around to the right number.
+    is_extent = shapes != -1
+    sizes = np.where(is_extent, shapes, 1).prod(axis=1, dtype=np.float64)
+    gaps = is_extent[:, 1:] > is_extent[:, :-1]
+    return not ((shapes < -1).any() or gaps.any()) and np.array_equal(sizes, rows)
 
 
 def _load_filters() -> None:

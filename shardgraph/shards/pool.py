@@ -66,8 +66,7 @@ class ShardPool:
         if shard is None:
             entry = self.entries[number]
             shard = Shard(self.root / entry.name, entry, self.schema)
-            shard.check_rows()
-            shard.map.advise_random()  # only now: the checks read ptr in order
+            shard.map.advise_random()
             self._shards[number] = shard
         if shard.index_chunked:
             self._keep_handle(number, shard)
