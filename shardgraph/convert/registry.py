@@ -24,6 +24,7 @@ _BUILTIN: dict[str, str] = {
     "planetoid": "shardgraph.convert.sources.planetoid:PlanetoidSource",
     "mtx": "shardgraph.convert.sources.mtx:MtxSource",
     "edgelist": "shardgraph.convert.sources.edgelist:EdgelistSource",
+    "networkx": "shardgraph.convert.sources.networkx:NetworkxSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

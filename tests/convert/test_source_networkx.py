@@ -1,0 +1,152 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from shardgraph.convert import find_source
+
+nx = pytest.importorskip("networkx")
+
+
+def example(directed=False):
+    graph = (nx.DiGraph if directed else nx.Graph)(label=2.5)
+    graph.add_node("b", size=1.5, kind="red", even=True)
+    graph.add_node("a", size=2, kind="blue", even=False)
+    graph.add_node("c", kind="red", even=True)
+    graph.add_edge("b", "a", weight=3.0, note="x")
+    graph.add_edge("c", "c", weight=4.0, note="y")
+    return graph
+
+
+WRITERS = {
+    "a.gml": nx.write_gml,
+    "a.gexf": nx.write_gexf,
+    "a.graphml": nx.write_graphml,
+    "a.json": lambda graph, path: path.write_text(json.dumps(nx.node_link_data(graph))),
+    "a.jsonl": lambda graph, path: path.write_text(json.dumps(nx.node_link_data(graph)) + "\n\n"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_holds_the_same_graph(tmp_path, read_all, name):
+    WRITERS[name](example(), tmp_path / name)
+    (graph,), rejects = read_all(
+        tmp_path / name,
+        node_attributes=["size", "kind"],
+        edge_attributes=["weight", "note"],
+    )
+    assert rejects == []
+    np.testing.assert_array_equal(graph.x, np.array([[1.5], [2], [np.nan]], np.float32))
+    assert graph.kind.tolist() == [1, 0, 1]
+    assert graph.edge_index.tolist() == [[0, 1, 2], [1, 0, 2]]
+    assert graph.edge_weight.tolist() == [3, 3, 4]
+    assert graph.edge_note.tolist() == [0, 0, 1]
+    if name.endswith(".gml"):
+        assert "node_id" not in graph  # GML numbers the nodes itself
+    else:
+        assert graph.node_id == ["b", "a", "c"]
+    WRITERS[name](example(directed=True), tmp_path / name)
+    (graph,), _ = read_all(tmp_path / name)
+    assert graph.edge_index.tolist() == [[0, 2], [1, 2]]
+
+
+def test_default_takes_all_numbers(tmp_path, read_all):
+    WRITERS["a.json"](example(), tmp_path / "a.json")
+    (graph,), _ = read_all(tmp_path / "a.json", targets=["label"])
+    np.testing.assert_array_equal(graph.x, np.array([[1.5, 1], [2, 0], [np.nan, 1]], np.float32))
+    assert graph.y.tolist() == [[2.5]]
+    assert "kind" not in graph
+    with pytest.raises(ValueError, match="no node has the attribute colour; they have size, kind"):
+        read_all(tmp_path / "a.json", node_attributes=["colour"])
+
+
+def test_vocabulary_spans_all_files(tmp_path, read_all):
+    for i, kinds in enumerate((["red", "blue"], ["green"])):
+        graph = nx.empty_graph(len(kinds))
+        nx.set_node_attributes(graph, dict(enumerate(kinds)), "kind")
+        nx.write_graphml(graph, tmp_path / f"{i}.graphml")
+    graphs, _ = read_all(tmp_path, node_attributes=["kind"])
+    assert [graph.kind.tolist() for graph in graphs] == [[2, 0], [1]]
+    told = find_source(tmp_path, node_attributes=["kind"]).provenance()
+    assert told["vocabularies"] == {"node.kind": ["blue", "green", "red"]}
+
+
+def test_many_graphs_a_file(tmp_path, read_all):
+    graphs = [nx.path_graph(3), nx.complete_graph(4), nx.empty_graph(0)]
+    writers = {
+        "a.g6": b"".join(nx.to_graph6_bytes(graph) for graph in graphs),
+        "a.s6": b"".join(nx.to_sparse6_bytes(graph, header=False) for graph in graphs),
+        "a.json": json.dumps([nx.node_link_data(graph) for graph in graphs]).encode(),
+    }
+    for name, content in writers.items():
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+        read, rejects = read_all(tmp_path / f"{name}.gz")
+        assert rejects == []
+        assert [graph.num_nodes for graph in read] == [3, 4, 0]
+        assert read[0].edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+        assert [graph.num_edges for graph in read] == [4, 12, 0]
+        assert "node_id" not in read[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.gml", "graph [ node [ id 0 ] edge [ source 0 target 1 ] ]", "NetworkXError: .*"),
+        ("a.gml", "nonsense ]", "NetworkXError"),
+        ("a.graphml", "<graphml><graph>", "ParseError"),
+        ("a.json", "{", "is not JSON"),
+        ("a.json", '{"nodes": 3}', "not node-link JSON"),
+        ("a.jsonl", '{"nodes": [], "links": [{"source": 0, "target": 1}]}', "KeyError: 0"),
+        ("a.g6", "\x01\x02", "NetworkXError|ValueError"),
+    ],
+)
+def test_faults_are_rejects(tmp_path, read_all, name, content, reason):
+    import re
+
+    (tmp_path / name).write_text(content)
+    graphs, rejects = read_all(tmp_path / name)
+    assert (graphs, len(rejects)) == ([], 1)
+    assert re.search(reason, rejects[0].reason)
+    assert rejects[0].file == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "directed"),
+    [
+        ("kiara_gml/karate.gml", 34, 78, False),
+        ("kiara_gml/lesmis.gml", 77, 254, False),
+        ("kiara_gml/celegansneural.gml", 297, 2359, True),
+        ("kiara_gexf/lesmis.gexf", 77, 254, False),
+    ],
+)
+def test_cases(case, read_all, name, nodes, edges, directed):
+    path = case(f"graphfiles/{name}")
+    (graph,), rejects = read_all(path)
+    assert rejects == []
+    assert (graph.num_nodes, graph.num_edges) == (nodes, edges if directed else 2 * edges)
+    if name.endswith(".gml"):
+        words = path.read_text().split()
+        after = {
+            w: [words[i + 1] for i, word in enumerate(words) if word == w]
+            for w in ("source", "value")
+        }
+        assert len(after["source"]) == edges
+        if "value" in words:
+            values = graph.edge_weight if directed else graph.edge_weight[::2]
+            assert values.tolist() == [float(value) for value in after["value"]]
+
+
+def test_atlas(case, read_all):
+    path = case("graphfiles/networkx_atlas/atlas.dat.gz")
+    graphs, rejects = read_all(path)
+    expected = nx.graph_atlas_g()
+    assert rejects == []
+    assert len(graphs) == len(expected) == 1253
+    assert [graph.num_nodes for graph in graphs] == [len(graph) for graph in expected]
+    for graph, wanted in zip(graphs, expected, strict=True):
+        assert set(map(tuple, graph.edge_index.t().tolist())) == set(wanted.to_directed().edges)
+    assert sum(graph.num_edges for graph in graphs) == 2 * 12342
+    assert sum(graph.num_nodes == 0 for graph in graphs) == 1
+    assert torch.equal(graphs[0].edge_index, torch.empty(2, 0, dtype=torch.int64))
