@@ -139,7 +139,7 @@ class LockedError(OSError):
 
 @contextlib.contextmanager
 def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
-    """Holds the one lock of a directory while it is written; ``.lock`` in it names the holder's pid.
+    """Holds the one lock of a directory being written; ``.lock`` in it names the holder's pid.
 
     The system drops the lock when its holder dies, however it dies, so a stale file never blocks.
     The file stays, empty: to remove it would let two processes lock two files of one name.

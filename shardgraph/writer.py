@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Mapping
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,14 +17,21 @@ import torch
 import torch_geometric
 from torch_geometric.data.data import BaseData
 
-from shardgraph.atomic import TEMPORARY, directory_lock
+from shardgraph.atomic import TEMPORARY, UNFINISHED, directory_lock, needing_room
 from shardgraph.collate import GraphEncoder
 from shardgraph.errors import FormatError
+from shardgraph.format import layout
 from shardgraph.format.layout import MANIFEST_NAME, SHARD_PATTERN, parse_size
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.format.statistics import Statistics
 from shardgraph.shards.write import ShardBuffer, compression_options
+
+REJECTS_NAME = "rejects.jsonl"
+"""The list of records that a conversion skipped, in the dataset's directory."""
+
+RECORDS = "records"
+"""What the provenance calls a conversion's account of the input's records."""
 
 
 class ShardSink:
@@ -77,9 +86,11 @@ class ShardSink:
         schema = self._encoder.schema
         if self._buffer.num_graphs and schema is not None:
             path = self._directory / self._name(len(self.shards))
-            self.shards.append(
-                self._buffer.write(path, schema, compression=self._compression)
-            )
+            ptrs = 8 * (self._buffer.num_graphs + 1) * len(schema.size_axes)
+            arrays = layout.ALIGNMENT * (len(schema.size_axes) + len(schema.columns))
+            with needing_room(path, self._buffer.nbytes + ptrs + arrays):
+                shard = self._buffer.write(path, schema, compression=self._compression)
+            self.shards.append(shard)
 
     def discard(self) -> None:
         """Removes the shards written so far."""
@@ -184,7 +195,8 @@ class DatasetWriter:
             publish(
                 self.path,
                 schema=self._sink.schema,
-                shards=self._sink.shards,
+                shards=[entry for entry, _ in self._sink.shards],
+                statistics=reduce(Statistics.merge, (s for _, s in self._sink.shards)),
                 generation=self._generation,
                 provenance=self._provenance,
             )
@@ -245,7 +257,8 @@ def publish(
     path: Path,
     *,
     schema: Schema | None,
-    shards: list[tuple[ShardEntry, Statistics]],
+    shards: Sequence[ShardEntry],
+    statistics: Statistics,
     generation: int,
     provenance: Mapping[str, Any],
     splits: Mapping[str, Any] | None = None,
@@ -253,12 +266,9 @@ def publish(
     """Writes the manifest over finished shards: from here on, the dataset exists."""
     if schema is None:
         raise FormatError("a dataset needs at least one graph")
-    statistics = Statistics.empty()
-    for _, part in shards:
-        statistics = Statistics.merge(statistics, part)
     manifest = Manifest(
         schema=schema,
-        shards=tuple(entry for entry, _ in shards),
+        shards=tuple(shards),
         statistics=statistics,
         splits=splits or {},
         provenance={**provenance, "versions": versions()},
@@ -280,7 +290,15 @@ def versions() -> dict[str, str]:
 
 
 def remove_unpublished(path: Path, manifest: Manifest | None) -> None:
-    """Removes shards that the manifest does not name, and temporary files: what a crash left."""
+    """Removes what a crash or an interrupted conversion left.
+
+    That is shards that the manifest does not name, temporary files, the folder of an unfinished
+    conversion, and a list of rejected records where the manifest knows of none.
+    """
+    shutil.rmtree(path / UNFINISHED, ignore_errors=True)
+    records = {} if manifest is None else manifest.provenance.get(RECORDS)
+    if not (isinstance(records, dict) and records.get("rejected")):
+        (path / REJECTS_NAME).unlink(missing_ok=True)
     named = set() if manifest is None else {entry.name for entry in manifest.shards}
     for file in path.iterdir():
         unnamed = SHARD_PATTERN.fullmatch(file.name) is not None and file.name not in named

@@ -140,7 +140,9 @@ def _dtype(name: str) -> torch.dtype:
 
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"unknown dtype {name!r}; use torch's names, such as 'float16' or 'int32'")
+        raise ValueError(  # noqa: TRY004 (the argument names no dtype)
+            f"unknown dtype {name!r}; use torch's names, such as 'float16' or 'int32'"
+        )
     return found
 
 

@@ -39,7 +39,9 @@ def load_function(name: str) -> Function:
         raise ValueError(f"cannot find the module of {name!r}: {error}") from error
     function = getattr(module, match["function"], None)
     if not callable(function):
-        raise ValueError(f"{path} has no function {match['function']!r}")
+        raise ValueError(  # noqa: TRY004 (the argument names no function)
+            f"{path} has no function {match['function']!r}"
+        )
     found: Function = function
     return found
 

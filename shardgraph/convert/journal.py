@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardgraph.atomic import file_digest, sync_directory, write_text
+from shardgraph.atomic import TEMPORARY, UNFINISHED, file_digest, write_text
 from shardgraph.convert.source import Reject
 from shardgraph.errors import ConversionError
-from shardgraph.format.layout import UNFINISHED_NAME
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.format.statistics import Statistics
+
+_STATE = "state.json"
+_COMPLETE = "complete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,25 +37,28 @@ class State:
 
     identity: dict[str, Any]
     generation: int
-    num_tasks: int
+    task_size: int
+    """Number of partitions of the source in a task."""
     schema: Schema | None
     """Of the first graph; None where the only task meets it by itself."""
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON from which ``from_json`` gives an equal object."""
         return {
             "identity": self.identity,
             "generation": self.generation,
-            "num_tasks": self.num_tasks,
+            "task_size": self.task_size,
             "schema": None if self.schema is None else self.schema.to_json(),
         }
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> State:
+        """The inverse of ``to_json``."""
         schema = doc["schema"]
         return cls(
             identity=doc["identity"],
             generation=doc["generation"],
-            num_tasks=doc["num_tasks"],
+            task_size=doc["task_size"],
             schema=None if schema is None else Schema.from_json(schema),
         )
 
@@ -87,6 +92,7 @@ class Step:
         return sum(stop - start for start, stop in self.dropped) - len(self.rejects)
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON from which ``from_json`` gives an equal object."""
         return {
             "last": self.last,
             "read": self.read,
@@ -99,6 +105,7 @@ class Step:
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> Step:
+        """The inverse of ``to_json``."""
         schema, shard, statistics = doc["schema"], doc["shard"], doc["statistics"]
         return cls(
             last=doc["last"],
@@ -115,12 +122,12 @@ class Journal:
     """Reads and writes the journal of the dataset that is being made in a directory."""
 
     def __init__(self, out: Path) -> None:
-        self.directory = out / UNFINISHED_NAME
+        self.directory = out / UNFINISHED
 
     def load(self) -> State | None:
         """The state of the conversion that was interrupted here; None if there is none."""
         try:
-            text = (self.directory / "state.json").read_text(encoding="utf-8")
+            text = (self.directory / _STATE).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
         return State.from_json(json.loads(text))
@@ -129,22 +136,41 @@ class Journal:
         """Starts a journal, over what an older one may have left."""
         self.clear()
         self.directory.mkdir()
-        self._write("state.json", state.to_json())
+        self._write(_STATE, state.to_json())
 
     def clear(self) -> None:
-        """Removes the journal and the shards in it. The state goes first: no half is left valid."""
+        """Removes the journal and the shards in it.
+
+        The state goes last: a journal that is half gone is found, and is true as far as it goes.
+        """
+        (self.directory / _COMPLETE).unlink(missing_ok=True)
+        for path in self.directory.glob("*"):
+            if path.name != _STATE:
+                path.unlink(missing_ok=True)
         if self.directory.exists():
-            (self.directory / "state.json").unlink(missing_ok=True)
             shutil.rmtree(self.directory)
+
+    def remove_temporaries(self) -> None:
+        """Removes what workers that were killed left, but no step and no shard."""
+        for path in self.directory.glob(".*"):
+            if TEMPORARY in path.name:
+                path.unlink(missing_ok=True)
+        for path in self.directory.glob("running-*"):
+            path.unlink(missing_ok=True)
+
+    def forget(self, task: int) -> None:
+        """Removes the steps of a task, so that it is done anew."""
+        for path in self.directory.glob(f"{task:05d}-*.json"):
+            path.unlink()
 
     @property
     def complete(self) -> bool:
         """Whether all tasks are done, so that shards may have their final names already."""
-        return (self.directory / "complete").exists()
+        return (self.directory / _COMPLETE).exists()
 
     def mark_complete(self) -> None:
         """Says that all tasks are done."""
-        write_text(self.directory / "complete", "")
+        write_text(self.directory / _COMPLETE, "")
 
     def shard_name(self, task: int, step: int) -> str:
         """File name of a step's shard in the journal."""
@@ -200,11 +226,8 @@ class Journal:
             )
 
     def _write(self, name: str, doc: dict[str, Any]) -> None:
-        write_text(self.directory / name, json.dumps(doc, ensure_ascii=False, allow_nan=False))
+        write_text(self.directory / name, json.dumps(doc, allow_nan=False))
 
 
 def _step_name(task: int, step: int) -> str:
     return f"{task:05d}-{step:05d}.json"
-
-
-__all__ = ["Journal", "State", "Step", "sync_directory"]

@@ -31,26 +31,25 @@ class ConversionReport:
     """Of this run; a resumed conversion counts only what it still had to do."""
 
     def __post_init__(self) -> None:
-        if self.read != self.graphs + self.rejected + self.filtered:
+        accounted = self.graphs + self.rejected + self.filtered
+        if self.read != accounted:
             raise ValueError(
                 f"{self.read} records were read, but {self.graphs} written + {self.rejected} "
-                f"rejected + {self.filtered} filtered make {self.graphs + self.rejected + self.filtered}"
+                f"rejected + {self.filtered} filtered make {accounted}"
             )
 
     def __str__(self) -> str:
         ratio = f" ({self.raw_nbytes / self.nbytes:.1f} x smaller)" if self._shrank else ""
         listed = " (see rejects.jsonl)" if self.rejected else ""
         rate = f"{self.graphs / self.seconds:,.0f} graphs/s" if self.seconds else ""
-        return "\n".join(
-            [
-                f"{self.path}: {counted(self.graphs, 'graph')} in {counted(self.shards, 'shard')}",
-                f"  size     {counted(self.nodes, 'node')}, {counted(self.edges, 'edge')}",
-                f"  bytes    {nbytes_text(self.raw_nbytes)} raw, "
-                f"{nbytes_text(self.nbytes)} stored{ratio}",
-                f"  records  {self.read:,} read = {self.graphs:,} written + {self.rejected:,} "
-                f"rejected{listed} + {self.filtered:,} filtered",
-                f"  time     {self.seconds:.1f} s, {rate}",
-            ]
+        return (
+            f"{self.path}: {counted(self.graphs, 'graph')} in {counted(self.shards, 'shard')}\n"
+            f"  size     {counted(self.nodes, 'node')}, {counted(self.edges, 'edge')}\n"
+            f"  bytes    {nbytes_text(self.raw_nbytes)} raw, "
+            f"{nbytes_text(self.nbytes)} stored{ratio}\n"
+            f"  records  {self.read:,} read = {self.graphs:,} written + {self.rejected:,} "
+            f"rejected{listed} + {self.filtered:,} filtered\n"
+            f"  time     {self.seconds:.1f} s, {rate}"
         )
 
     @property

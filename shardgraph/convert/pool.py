@@ -1,0 +1,75 @@
+"""The pool of worker processes: how they start, and that none outlives its use."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+
+
+def prepare() -> None:
+    """Starts importing torch and PyG for the workers, while this process does something else.
+
+    Loads neither here.
+    """
+    context = _context()
+    if context.get_start_method() == "forkserver":
+        from multiprocessing.forkserver import ensure_running
+
+        ensure_running()
+
+
+def _context() -> BaseContext:
+    """How workers start.
+
+    Not by fork: torch's threads may hold locks, which a forked child would wait for in vain. A fork
+    server imports torch and PyG once (2 to 4 s) and forks each worker from there in milliseconds;
+    spawn pays the import in each worker.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["shardgraph.convert.execute"])
+    return context
+
+
+@contextmanager
+def process_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, set[BaseProcess]]]:
+    """A pool, and the set in which to gather its processes; an exception ends them at once."""
+    others = set(multiprocessing.active_children())
+    children: set[BaseProcess] = set()
+    pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_begin_worker)
+    try:
+        yield pool, children
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _begin_worker() -> None:
+    """Leaves Ctrl-C to the main process, and ends this one when that is gone, however it went."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    # A worker of an executor waits on a queue that it could write to itself, so it would outlive
+    # a parent that was killed.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,265 @@
+"""Converting one task: records in, whole shards and their steps out; what a worker runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_geometric.data.data import BaseData
+
+from shardgraph.convert.edit import Edit
+from shardgraph.convert.journal import Journal, Step
+from shardgraph.convert.source import Partition, Reject, Source
+from shardgraph.errors import ConversionError, SchemaError, ShardGraphError
+from shardgraph.format.schema import Schema
+from shardgraph.writer import ShardSink
+
+_STOP_SECONDS = 0.5  # between looks for the file that tells a worker to stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Consecutive partitions that share their shards. Depends on the input and options alone."""
+
+    number: int
+    partitions: tuple[Partition, ...]
+    first_partition: int
+    """Number of the first of them."""
+
+    def __str__(self) -> str:
+        first, count = self.first_partition, len(self.partitions)
+        which = f"partition {first}" if count == 1 else f"partitions {first} to {first + count - 1}"
+        start = self.partitions[0]
+        record = f", from record {start.first}" if start.first else ""
+        return f"{which} ({start.file}{record})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all tasks of a conversion share; picklable if its edit's functions are."""
+
+    source: Source
+    out: Path
+    edit: Edit
+    skip: bool
+    """Whether a record that cannot become a graph is left out; else it ends the conversion."""
+    shard_size: int
+    compression: str | None
+    varying: frozenset[str]
+    schema: Schema | None = None
+    """Of the first graph of the whole input; None if the task has that graph itself."""
+    stop: Path | None = None
+    """A file that, once there, tells the workers to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record of the input, as the source gave it."""
+
+    item: BaseData | Reject
+    file: str
+    name: str
+    """Where in the file, for messages."""
+
+    def reject(self, reason: str) -> Reject:
+        """The record as one that cannot become a graph."""
+        return Reject(file=self.file, record=self.name, reason=reason)
+
+
+class StoppedError(Exception):
+    """The conversion was stopped from outside while a task ran."""
+
+
+def run_task(
+    job: Job,
+    task: Task,
+    *,
+    start: Schema | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> int:
+    """Writes the shards of a task that are not there yet, and returns its number of records.
+
+    Steps finished by an earlier run are kept if their shards are as they were written; the source
+    is read past their records without making them anew.
+
+    Args:
+        job: What to do.
+        task: What to do it on.
+        start: Schema to begin with in place of the job's.
+        advance: Called with a number of records that are done with.
+
+    Raises:
+        ConversionError: at a record that cannot become a graph, unless the job skips them.
+    """
+    steps = _Steps(job, task, start or job.schema)
+    tell = advance or _ignore
+    tell(steps.read)
+    if steps.ended:
+        return steps.read
+    look_again = 0.0
+    for record in read_records(job.source, task, skip=steps.read):
+        if job.stop is not None and time.monotonic() >= look_again:
+            look_again = time.monotonic() + _STOP_SECONDS
+            if job.stop.exists():
+                raise StoppedError
+        steps.add(record)
+        tell(1)
+    steps.end()
+    return steps.read
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Record]:
+    """The records of a task, in order, without the first ``skip``.
+
+    Raises:
+        ConversionError: if the source fails, naming partition and record.
+    """
+    for number, partition in enumerate(task.partitions, task.first_partition):
+        if partition.num_records is not None and skip >= partition.num_records:
+            skip -= partition.num_records
+            continue
+        count = 0
+        for item in _items(source, number, partition):
+            if not isinstance(item, BaseData | Reject):
+                raise ConversionError(
+                    f"the {source.name} source yielded a {type(item).__name__} as record {count} "
+                    f"of partition {number}, not a graph of torch_geometric.data"
+                )
+            count += 1
+            if skip:
+                skip -= 1
+                continue
+            # `first` counts from the start of a file, or is unknown and 0.
+            own = partition.first or number == 0
+            name = f"graph {partition.first + count - 1}"
+            yield Record(
+                item=item,
+                file=partition.file,
+                name=name if own else f"{name} of partition {number}",
+            )
+
+
+def _items(source: Source, number: int, partition: Partition) -> Iterator[object]:
+    count = 0
+    try:
+        for item in source.read(partition):
+            yield item
+            count += 1
+    except (ShardGraphError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise ConversionError(
+            f"the {source.name} source failed at record {count} of partition {number} "
+            f"({partition.file}): {type(error).__name__}: {error}"
+        ) from error
+
+
+def edited(edit: Edit, record: Record) -> BaseData | Reject | None:
+    """The graph to write, a reject, or None where the filter drops the graph."""
+    if isinstance(record.item, Reject):
+        return record.item
+    try:
+        data = edit(record.item)
+    except SchemaError as error:
+        return record.reject(str(error))
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
+        return record.reject(f"pre_filter or pre_transform failed: {type(error).__name__}: {error}")
+    if data is not None and not isinstance(data, BaseData):
+        return record.reject(f"pre_transform returned a {type(data).__name__}, not a graph")
+    return data
+
+
+def reject_error(reject: Reject) -> ConversionError:
+    """The error that ends a conversion at a record."""
+    return ConversionError(
+        f"{reject}. Mend the input, or leave such records out with on_error='skip' "
+        "(--on-error skip)"
+    )
+
+
+class _Steps:
+    """The steps of one task: those found finished, and those being made."""
+
+    def __init__(self, job: Job, task: Task, schema: Schema | None) -> None:
+        self._job = job
+        self._task = task
+        self._journal = Journal(job.out)
+        self.read = 0
+        self.ended = False
+        self._number = 0
+        for step in self._journal.intact_steps(task.number):
+            if step.rejects and not job.skip:
+                raise reject_error(step.rejects[0][1])
+            self.read += step.read
+            self.ended = step.last
+            self._number += 1
+            schema = step.schema
+        self._begin()
+        self._sink = ShardSink(
+            self._journal.directory,
+            lambda _: self._journal.shard_name(task.number, self._number),
+            shard_size=job.shard_size,
+            compression=job.compression,
+            varying=job.varying,
+            schema=schema,
+        )
+
+    def _begin(self) -> None:
+        self._count = 0
+        self._rejects: list[tuple[int, Reject]] = []
+        self._dropped: list[tuple[int, int]] = []
+
+    def add(self, record: Record) -> None:
+        """Takes the next record; ends the step if it fills the shard."""
+        found = edited(self._job.edit, record)
+        if isinstance(found, BaseData):
+            try:
+                self._sink.write(found)
+            except SchemaError as error:
+                # The cause says it without a number; the number in the shards is not the record's.
+                found = record.reject(str(error.__cause__ or error))
+        if isinstance(found, Reject) and not self._job.skip:
+            raise reject_error(found)
+        if not isinstance(found, BaseData):
+            self._drop()
+            if found is not None:
+                self._rejects.append((self._count, found))
+        self._count += 1
+        self.read += 1
+        if self._sink.shards:
+            self._finish(last=False)
+
+    def _drop(self) -> None:
+        start, stop = self._dropped[-1] if self._dropped else (0, -1)
+        if stop == self._count:
+            self._dropped[-1] = (start, stop + 1)
+        else:
+            self._dropped.append((self._count, self._count + 1))
+
+    def end(self) -> None:
+        """Ends the task with the graphs that are left."""
+        self._sink.flush()
+        self._finish(last=True)
+
+    def _finish(self, *, last: bool) -> None:
+        shard, statistics = self._sink.shards.pop() if self._sink.shards else (None, None)
+        step = Step(
+            last=last,
+            read=self._count,
+            dropped=tuple(self._dropped),
+            rejects=tuple(self._rejects),
+            schema=self._sink.schema,
+            shard=shard,
+            statistics=statistics,
+        )
+        self._journal.add(self._task.number, self._number, step)
+        self._number += 1
+        self._begin()
