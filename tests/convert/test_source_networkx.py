@@ -128,14 +128,19 @@ def test_cases(case, read_all, name, nodes, edges, directed):
     assert (graph.num_nodes, graph.num_edges) == (nodes, edges if directed else 2 * edges)
     if name.endswith(".gml"):
         words = path.read_text().split()
-        after = {
-            w: [words[i + 1] for i, word in enumerate(words) if word == w]
-            for w in ("source", "value")
+        told = {
+            key: [int(words[i + 1]) for i, word in enumerate(words) if word == key]
+            for key in ("id", "source", "target", "value")
         }
-        assert len(after["source"]) == edges
-        if "value" in words:
-            values = graph.edge_weight if directed else graph.edge_weight[::2]
-            assert values.tolist() == [float(value) for value in after["value"]]
+        assert len(told["id"]) == nodes
+        ends = zip(told["source"], told["target"], strict=True)
+        pairs = [tuple(told["id"].index(node) for node in pair) for pair in ends]
+        wanted = sorted(zip(pairs, told["value"] or [1] * edges, strict=True))
+        if not directed:
+            wanted = sorted([*wanted, *(((v, u), value) for (u, v), value in wanted)])
+        values = graph.edge_weight.tolist() if told["value"] else [1] * len(wanted)
+        read = zip(map(tuple, graph.edge_index.t().tolist()), values, strict=True)
+        assert sorted(read) == wanted
 
 
 def test_atlas(case, read_all):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardgraph.convert import table as tables
 from shardgraph.convert.build import make_data
 from shardgraph.convert.files import FileSource, suffix_of
-from shardgraph.convert.source import Confidence, Option, Reject
+from shardgraph.convert.source import Confidence, Option, Partition, Reject
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ class NetworkxSource(FileSource):
         vague = not any(suffix_of(name) in own for name in names)
         return Confidence.POSSIBLE if found and vague else found
 
+    def partitions(self) -> Sequence[Partition]:
+        """The file, or runs of 1,000 files."""
+        self._plan  # noqa: B018 (made once, and pickled with the source)
+        return super().partitions()
+
     def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
         """Yields the graphs of one file."""
         for number, graph in enumerate(_read(path)):
@@ -145,7 +150,7 @@ class NetworkxSource(FileSource):
     @cached_property
     def _plan(self) -> _Plan:
         """Made from the first 1,000 graphs, or from all where attributes of text are asked for."""
-        graphs = [graph for graph in itertools.islice(self._all(), _SNIFFED_GRAPHS)]
+        graphs = list(itertools.islice(self._all(), _SNIFFED_GRAPHS))
         found = {
             "node": _values(attributes for graph in graphs for _, attributes in graph.nodes),
             "edge": _values(attributes for graph in graphs for *_, attributes in graph.edges),
@@ -284,7 +289,7 @@ def _read(path: Path) -> Iterator[_Graph | str]:
 
 
 def _guarded(parse: Callable[[Any], _Graph], value: Any) -> _Graph | str:
-    import networkx as nx
+    import networkx as nx  # type: ignore[import-untyped]
 
     try:
         return parse(value)
@@ -335,7 +340,7 @@ def _sparse6(line: bytes) -> _Graph:
 def _node_link(value: Any) -> _Graph:
     """The JSON of ``networkx.node_link_data``, with its edges under "links" or "edges"."""
     if not isinstance(value, dict) or not isinstance(value.get("nodes"), list):
-        raise ValueError("not node-link JSON: an object with the lists nodes and links")
+        raise TypeError("not node-link JSON: an object with the lists nodes and links")
     links = value["links"] if "links" in value else value["edges"]
     own = ("source", "target", "key", "id")
     return _Graph(
@@ -354,22 +359,20 @@ def _json_line(line: bytes) -> _Graph:
 
 def _read_atlas(path: Path, stream: Iterable[bytes]) -> Iterator[_Graph]:
     """The text of NetworkX's atlas.dat: GRAPH number, NODES count, then an edge a line."""
-    num_nodes, edges = None, []
+    num_nodes: int | None = None
+    edges: list[tuple[Any, Any, Attributes]] = []
     for number, line in enumerate(stream, start=1):
-        try:
-            match line.split():
-                case [b"GRAPH", _]:
-                    if num_nodes is not None:
-                        yield _of_edges(num_nodes, edges)
-                    num_nodes, edges = None, []
-                case [b"NODES", count]:
-                    num_nodes = int(count)
-                case [source, target]:
-                    edges.append((int(source), int(target), {}))
-                case fields:
-                    raise ValueError(f"{len(fields)} fields")
-        except ValueError as error:
-            raise FormatError(f"{path}, line {number}: {error}") from error
+        first, second = (*line.split(), b"", b"")[:2]
+        if first == b"GRAPH":
+            if num_nodes is not None:
+                yield _of_edges(num_nodes, edges)
+            num_nodes, edges = None, []
+        elif first == b"NODES" and second.isdigit():
+            num_nodes = int(second)
+        elif first.isdigit() and second.isdigit():
+            edges.append((int(first), int(second), {}))
+        else:
+            raise FormatError(f"{path}, line {number}: {line!r} is neither GRAPH, NODES nor edge")
     if num_nodes is not None:
         yield _of_edges(num_nodes, edges)
 
