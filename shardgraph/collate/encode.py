@@ -48,6 +48,9 @@ _KINDS = {
     EdgeIndex: "edge_index",
     Index: "index",
 }
+# Attributes that tell a number of nodes, though PyG's batch counts no nodes by them alone
+# (torch_geometric/data/storage.py, N_KEYS and can_infer_num_nodes).
+_ALSO_TELL_NODES = frozenset({"feat", "n_id", "tf"})
 SORT_ORDERS = (None, "row", "col")
 PER_GRAPH_PARTS = frozenset({"size", "is_coalesced", "metadata"})
 
@@ -303,10 +306,12 @@ def _ask_inc(context: Context, name: str, value: Any) -> Any:
         if "batch" in name and isinstance(value, Tensor) and value.numel() == 0:
             return 0  # PyG takes max() + 1, which an empty tensor has not
         raise SchemaError(f"attribute {name!r}: __inc__ cannot tell its increment: {error}") from error
-    array = np.array(inc.detach().cpu() if isinstance(inc, Tensor) else inc)  # a copy
+    if isinstance(inc, Tensor) and not (inc.is_floating_point() or inc.is_complex()):
+        inc = inc.detach().cpu().numpy()
+    array = np.asarray(inc if isinstance(inc, (int, np.ndarray, np.generic)) else np.nan)
     if array.dtype.kind not in "biu":
         raise SchemaError(f"attribute {name!r}: __inc__ must give integers, gave {inc!r}")
-    return array.astype(np.int64) if array.shape else int(array)
+    return array.astype(np.int64) if array.shape else int(array)  # a copy
 
 
 def kind_of(name: str, value: Any) -> str:
@@ -442,6 +447,9 @@ class _StoreEncoder:
         )
         self._hetero = issubclass(cls, HeteroData)
         is_global = self._hetero and store.key is None
+        names = {attribute.name for attribute in store.attributes}
+        # PyG warns when it is asked for a number of nodes that nothing can tell.
+        self._tells_nodes = store.counts_nodes or not _ALSO_TELL_NODES.isdisjoint(names)
         self._node_axis = None if is_global else store.node_axis
         self._edge_axis = None if is_global else store.edge_axis
         self.encoders = [self._compile(attribute, attribute.name) for attribute in store.attributes]
@@ -453,7 +461,7 @@ class _StoreEncoder:
         for name, encode in zip(self.names, self.encoders):
             encode(store[name], data, store, record.cells)
         if self._node_axis is not None:
-            record.sizes[self._node_axis] = store.num_nodes or 0
+            record.sizes[self._node_axis] = (store.num_nodes or 0) if self._tells_nodes else 0
         if self._edge_axis is not None:
             record.sizes[self._edge_axis] = store.num_edges
 

@@ -304,7 +304,8 @@ class _Indexer(_Inspector):
         if found != self.num_graphs:
             raise self.lost(f"has {found} graphs,", f"the manifest says {self.num_graphs}")
         for axis in self.schema.size_axes:
-            self.add_ptr(axis)
+            # A type that came into the schema after this shard was written is not in it.
+            self.add_ptr(axis, missing_ok=self.schema.is_hetero)
         columns: dict[str, StoredColumn] = {}
         absent: dict[str, str] = {}
         for store in self.schema.stores:
@@ -319,9 +320,12 @@ class _Indexer(_Inspector):
             columns=columns, absent=absent, ptrs=self.ptrs, incs=self.incs, shapes=self.shapes
         )
 
-    def add_ptr(self, axis: str) -> None:
+    def add_ptr(self, axis: str, *, missing_ok: bool = False) -> None:
+        path = f"{layout.PTR}/{axis}"
+        if missing_ok and self.dataset(path, missing_ok=True) is None:
+            return
         if axis not in self.ptrs:
-            self.ptrs[axis] = self.fixed(f"{layout.PTR}/{axis}", "int64", (self.num_graphs + 1,))
+            self.ptrs[axis] = self.fixed(path, "int64", (self.num_graphs + 1,))
 
     def column(self, dset: h5py.h5d.DatasetID, column: Column, store: Store) -> StoredColumn:
         """One column, checked against its schema; what belongs to it is located on the way."""

@@ -138,7 +138,8 @@ class ShardBuffer:
         sizes = {axis: self._size_array(axis) for axis in schema.size_axes}
         contents = _Contents(self._columns, sizes, self.num_graphs)
         raw_nbytes = sum(a.nbytes for a in contents.arrays.values())
-        statistics = Statistics.of_shard(schema, contents.arrays, sizes, contents.lengths)
+        arrays, lengths = contents.with_absent(schema)
+        statistics = Statistics.of_shard(schema, arrays, sizes, lengths)
         with publishing(path) as temporary:
             _write_file(temporary, contents, compression)
             digest, nbytes = file_digest(temporary), temporary.stat().st_size
@@ -187,6 +188,16 @@ class _Contents:
             if parts.shapes:
                 self.shapes[name] = _padded(parts, num_graphs)
             self.arrays[name] = parts.array()
+
+    def with_absent(self, schema: Schema) -> tuple[dict[str, Array], dict[str, NDArray[np.int64]]]:
+        """Arrays and lengths of all the schema's columns: empty where no graph here has them."""
+        absent = {name: c for name, c in schema.columns.items() if name not in self.arrays}
+        arrays = {
+            name: np.empty((0, *stored_row_shape(column)), layout.STORAGE[column.dtype])
+            for name, column in absent.items()
+        }
+        lengths = dict.fromkeys(absent, np.zeros(self.num_graphs, np.int64))
+        return {**self.arrays, **arrays}, {**self.lengths, **lengths}
 
     def _axis(self, name: str, column: Column, lengths: NDArray[np.int64]) -> str:
         """The axis whose sizes are these lengths, the likeliest by name first, or a new one."""
