@@ -1,4 +1,4 @@
-"""Process raw files of your own as PyG's datasets do: name them, yield the graphs, read them lazily.
+"""Process raw files of your own as PyG's datasets do, and read the graphs lazily.
 
 Run it as ``python examples/subclass.py``. The raw file, made up here, holds rings and trees, one a
 line; telling them apart is the task.
