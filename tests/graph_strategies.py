@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,15 +12,23 @@ from torch import Tensor
 from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data, HeteroData
 
-Make: TypeAlias = Callable[[np.random.Generator, int, int], Any]
-"""Makes one graph's value from its number of nodes and edges."""
+
+class Scene(NamedTuple):
+    """The graph whose values are being made: its numbers of nodes and edges."""
+
+    rng: np.random.Generator
+    n: int
+    e: int
+
+
+Make: TypeAlias = Callable[[Scene], Any]
 
 TRAILING = st.sampled_from([(), (1,), (3,), (2, 2), (0,)])
-ROWS: dict[str, Callable[[np.random.Generator, int, int], int]] = {
-    "node": lambda rng, n, e: n,
-    "edge": lambda rng, n, e: e,
-    "graph": lambda rng, n, e: 1,
-    "own": lambda rng, n, e: int(rng.integers(0, 4)),
+ROWS: dict[str, Make] = {
+    "node": lambda scene: scene.n,
+    "edge": lambda scene: scene.e,
+    "graph": lambda _: 1,
+    "own": lambda scene: int(scene.rng.integers(0, 4)),
 }
 INCREMENTED = [
     torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64,
@@ -57,12 +65,12 @@ def dense(draw: st.DrawFn, name: str) -> Make:
     kind = draw(st.sampled_from([*ROWS, "scalar"]))
     trailing = draw(TRAILING)
 
-    def make(rng: np.random.Generator, n: int, e: int) -> Tensor:
+    def make(scene: Scene) -> Tensor:
         if kind == "scalar":
-            return random_tensor(rng, dtype, ())
-        rows = ROWS[kind](rng, n, e)
+            return random_tensor(scene.rng, dtype, ())
+        rows = ROWS[kind](scene)
         shape = (*trailing, rows) if joins_last else (rows, *trailing)
-        return random_tensor(rng, dtype, shape)
+        return random_tensor(scene.rng, dtype, shape)
 
     return make
 
@@ -71,27 +79,27 @@ def dense(draw: st.DrawFn, name: str) -> Make:
 def batch_like(draw: st.DrawFn) -> Make:
     """A tensor with "batch" in its name, incremented by its maximum."""
     dtype = draw(st.sampled_from([torch.int64, torch.int32]))
-    return lambda rng, n, e: torch.from_numpy(rng.integers(0, 4, 1 + n)).to(dtype)
+    return lambda scene: torch.from_numpy(scene.rng.integers(0, 4, 1 + scene.n)).to(dtype)
 
 
 @st.composite
 def numbers(draw: st.DrawFn, name: str) -> Make:
     kind = draw(st.sampled_from(["int", "float", "bool"]))
     if kind == "float":
-        return lambda rng, n, e: float(rng.choice([0.5, -0.0, np.inf, np.nan, 1e-300, n]))
+        return lambda scene: float(scene.rng.choice([0.5, -0.0, np.inf, np.nan, 1e-300, scene.n]))
     if kind == "bool" and "index" not in name:
-        return lambda rng, n, e: bool(rng.integers(0, 2))
-    return lambda rng, n, e: int(rng.choice([0, -1, 2**62, -(2**63), e]))
+        return lambda scene: bool(scene.rng.integers(0, 2))
+    return lambda scene: int(scene.rng.choice([0, -1, 2**62, -(2**63), scene.e]))
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> Make:
     text, kind = draw(st.sampled_from(TEXTS)), draw(st.sampled_from(["str", "words", "json"]))
     if kind == "str":
-        return lambda rng, n, e: text * (n % 3)
+        return lambda scene: text * (scene.n % 3)
     if kind == "words":
-        return lambda rng, n, e: [text] * n
-    return lambda rng, n, e: [n, -0.5, None, True, {"k": [text, {}]}, []]
+        return lambda scene: [text] * scene.n
+    return lambda scene: [scene.n, -0.5, None, True, {"k": [text, {}]}, []]
 
 
 @st.composite
@@ -101,12 +109,12 @@ def composed(draw: st.DrawFn) -> Make:
     names = draw(st.lists(st.sampled_from(["p", "q_index", "a/b", "."]), min_size=1, unique=True))
     if kind == "dict":
         makers = {name: draw(st.one_of(dense(name), documents(), numbers(name))) for name in names}
-        return lambda rng, n, e: {name: make(rng, n, e) for name, make in makers.items()}
+        return lambda scene: {name: make(scene) for name, make in makers.items()}
     parts = [draw(dense("part")) for _ in names]
     if kind == "list of dict":
-        return lambda rng, n, e: [{"t": make(rng, n, e)} for make in parts]
+        return lambda scene: [{"t": make(scene)} for make in parts]
     convert = list if kind == "list" else tuple
-    return lambda rng, n, e: convert(make(rng, n, e) for make in parts)
+    return lambda scene: convert(make(scene) for make in parts)
 
 
 @st.composite
@@ -114,10 +122,10 @@ def sparse(draw: st.DrawFn) -> Make:
     layout, coalesced = draw(st.sampled_from(["coo", "csr", "csc"])), draw(st.booleans())
     dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.int64]))
 
-    def make(rng: np.random.Generator, n: int, e: int) -> Tensor:
-        edges = random_edges(rng, n, e if n else 0)
-        ones = torch.from_numpy(rng.integers(1, 9, edges.size(1))).to(dtype)
-        value = torch.sparse_coo_tensor(edges, ones, (n, n))
+    def make(scene: Scene) -> Tensor:
+        edges = random_edges(scene.rng, scene.n, scene.e if scene.n else 0)
+        ones = torch.from_numpy(scene.rng.integers(1, 9, edges.size(1))).to(dtype)
+        value = torch.sparse_coo_tensor(edges, ones, (scene.n, scene.n))
         if layout == "coo":
             return value.coalesce() if coalesced else value
         return value.to_sparse_csr() if layout == "csr" else value.to_sparse_csc()
@@ -132,17 +140,17 @@ def indexed(draw: st.DrawFn, name: str) -> Make:
     order = draw(st.sampled_from([None, "row", "col"]))
     known, undirected = draw(st.booleans()), draw(st.booleans())
 
-    def make(rng: np.random.Generator, n: int, e: int) -> Tensor:
-        edges = random_edges(rng, n, e if n else 0).to(dtype)
+    def make(scene: Scene) -> Tensor:
+        edges = random_edges(scene.rng, scene.n, scene.e if scene.n else 0).to(dtype)
         if name != "edge_index":
             place = edges[0].sort().values if order else edges[0]
-            size = n if known else None
+            size = scene.n if known else None
             return Index(place, dim_size=size, is_sorted=order is not None)
         if undirected:
             edges = torch.cat([edges, edges.flip(0)], dim=1)
         if order is not None:
             edges = edges[:, edges[0 if order == "row" else 1].argsort(stable=True)]
-        size = (n, n) if known else (None, None)
+        size = (scene.n, scene.n) if known else (None, None)
         return EdgeIndex(edges, sparse_size=size, sort_order=order, is_undirected=undirected)
 
     return make
@@ -153,13 +161,13 @@ def attributes(draw: st.DrawFn) -> dict[str, Make]:
     """Attributes of a ``Data``, in order; the number of nodes can always be told."""
     made: dict[str, Make] = {}
     if draw(st.booleans()):
-        made["num_nodes"] = lambda rng, n, e: n
+        made["num_nodes"] = lambda scene: scene.n
     else:
         dtype = draw(st.sampled_from(DTYPES))
-        made["x"] = lambda rng, n, e: random_tensor(rng, dtype, (n, 2))
+        made["x"] = lambda scene: random_tensor(scene.rng, dtype, (scene.n, 2))
     edges = draw(st.sampled_from(["tensor", "EdgeIndex", "none"]))
     if edges == "tensor":
-        made["edge_index"] = lambda rng, n, e: random_edges(rng, n, e)
+        made["edge_index"] = lambda scene: random_edges(scene.rng, scene.n, scene.e)
     elif edges == "EdgeIndex":
         made["edge_index"] = draw(indexed("edge_index"))
     for place in range(draw(st.integers(0, 5))):
@@ -206,7 +214,7 @@ def homogeneous_graphs(draw: st.DrawFn) -> list[Data]:
     for n, e in sizes:
         data = Data()
         for name, make in makers.items():
-            data[name] = make(rng, n, e if n else 0)
+            data[name] = make(Scene(rng, n, e if n else 0))
         graphs.append(data)
     return graphs
 
@@ -221,15 +229,17 @@ def typed_plan(draw: st.DrawFn) -> dict[Any, dict[str, Make]]:
     types = draw(st.permutations(HETERO_TYPES).map(lambda order: order[:2]))
     for key in types:
         if draw(st.booleans()):
-            plan[key] = {"num_nodes": lambda rng, n, e: n}
+            plan[key] = {"num_nodes": lambda scene: scene.n}
         else:
-            plan[key] = {"x": lambda rng, n, e: random_tensor(rng, torch.float32, (n, 2))}
+            plan[key] = {"x": lambda scene: random_tensor(scene.rng, torch.float32, (scene.n, 2))}
         for place in range(draw(st.integers(0, 2))):
             plan[key][f"t{place}"] = draw(rows(f"t{place}", "node"))
     for source, target in draw(
         st.lists(st.tuples(*[st.sampled_from(types)] * 2), max_size=3, unique=True)
     ):
-        edges: dict[str, Make] = {"edge_index": random_edges}
+        edges: dict[str, Make] = {
+            "edge_index": lambda scene: random_edges(scene.rng, scene.n, scene.e)
+        }
         for name in draw(st.lists(st.sampled_from(["w", "own_index"]), unique=True)):
             edges[name] = draw(rows(name, "edge"))
         plan[source, "to", target] = edges
@@ -244,11 +254,11 @@ def rows(draw: st.DrawFn, name: str, axis: str) -> Make:
     dtype = draw(st.sampled_from([torch.int64, torch.int32] if "index" in name else DTYPES))
     trailing = (2,) if "index" in name else draw(TRAILING)
 
-    def make(rng: np.random.Generator, n: int, e: int) -> Tensor:
-        count = n if axis == "node" else e
+    def make(scene: Scene) -> Tensor:
+        count = scene.n if axis == "node" else scene.e
         if "index" in name:
-            return torch.from_numpy(rng.integers(0, 9, (*trailing, count))).to(dtype)
-        return random_tensor(rng, dtype, (count, *trailing))
+            return torch.from_numpy(scene.rng.integers(0, 9, (*trailing, count))).to(dtype)
+        return random_tensor(scene.rng, dtype, (count, *trailing))
 
     return make
 
@@ -274,13 +284,13 @@ def typed_graphs(draw: st.DrawFn) -> list[HeteroData]:
                 continue
             n, e = min(sizes[end] for end in ends), int(rng.integers(0, 6))
             for name, make in makers.items():
-                data[key][name] = make(rng, n, e if n else 0)
+                data[key][name] = make(Scene(rng, n, e if n else 0))
         graphs.append(data)
     return graphs
 
 
 def complete(graphs: list[HeteroData]) -> list[HeteroData]:
-    """The graphs with an empty store for each type that others have, in the order of first sight."""
+    """The graphs with an empty store for each type that others have, in the order met."""
     examples: dict[Any, Any] = {}
     for data in graphs:
         for store in data.stores:
