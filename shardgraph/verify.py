@@ -340,8 +340,8 @@ def _digest_problems(
 def _array_problems(shard: Shard, located: dict[str, Located], first: int) -> Iterator[Problem]:
     check = _DigestCheck(shard, located, first)
     broken = set()
-    for axis, ptr in shard.ptrs.items():
-        found = list(check.problems(f"{layout.PTR}/{axis}", ptr, before=1))
+    for axis in shard.index.ptrs:
+        found = list(check.problems(f"{layout.PTR}/{axis}", shard.ptrs[axis], before=1))
         if found:
             broken.add(axis)
         yield from found

@@ -299,7 +299,12 @@ class _Indexer(_Inspector):
         root = h5py.h5o.open(self.file, b"/")
         if self.text(root, "format") != layout.FORMAT_NAME:
             raise self.fault("attribute 'format'", f"is not {layout.FORMAT_NAME!r}")
-        check_version(self.text(root, "version"))
+        try:
+            check_version(self.text(root, "version"))
+        except CorruptShardError:
+            raise
+        except FormatError as error:
+            raise self.fault("attribute 'version':", str(error)) from error
         found = int(self.attribute(root, "num_graphs", {h5py.h5t.INTEGER}))
         if found != self.num_graphs:
             raise self.lost(f"has {found} graphs,", f"the manifest says {self.num_graphs}")
