@@ -1,0 +1,1 @@
+"""The benchmark behind ``tools/bench.py``: one question a module, over a shared harness."""
