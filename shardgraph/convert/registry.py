@@ -25,6 +25,7 @@ _BUILTIN: dict[str, str] = {
     "mtx": "shardgraph.convert.sources.mtx:MtxSource",
     "edgelist": "shardgraph.convert.sources.edgelist:EdgelistSource",
     "networkx": "shardgraph.convert.sources.networkx:NetworkxSource",
+    "atoms": "shardgraph.convert.sources.atoms:AtomsSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 
