@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgraph.atomic import publishing, sync_directory
+from shardgraph.convert.job import Task
 from shardgraph.convert.journal import Journal, State, Step
-from shardgraph.convert.worker import Task
 from shardgraph.errors import ConversionError, SchemaError
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema

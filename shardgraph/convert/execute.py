@@ -15,9 +15,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from secrets import token_hex
 
+from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal
 from shardgraph.convert.pool import process_pool
-from shardgraph.convert.worker import Job, Task, run_task
+from shardgraph.convert.worker import run_task
 from shardgraph.errors import ConversionError
 
 _LOOK_SECONDS = 0.2  # between looks at the workers while nothing is finished

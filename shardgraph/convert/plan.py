@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from shardgraph.collate import GraphEncoder
+from shardgraph.convert.job import Job, Task
 from shardgraph.convert.source import Partition, Reject
-from shardgraph.convert.worker import Job, Task, edited, read_records, reject_error
+from shardgraph.convert.worker import edited, read_records, reject_error
 from shardgraph.errors import SchemaError
 from shardgraph.format.schema import Schema
 

@@ -15,28 +15,27 @@ from typing import Any
 
 from shardgraph.atomic import directory_lock, full_disk_errno
 from shardgraph.convert.assemble import assemble, clean_up
-from shardgraph.convert.edit import Edit
 from shardgraph.convert.execute import run_tasks
 from shardgraph.convert.function import Function
+from shardgraph.convert.job import Job, Task, make_job
 from shardgraph.convert.journal import Journal, State
 from shardgraph.convert.plan import plan_tasks, tasks_of
 from shardgraph.convert.pool import prepare
 from shardgraph.convert.progress import Progress
-from shardgraph.convert.registry import find_source
 from shardgraph.convert.report import ConversionReport, counted
 from shardgraph.convert.source import Partition, Source
-from shardgraph.convert.worker import Job, Task, run_task
+from shardgraph.convert.worker import run_task
 from shardgraph.errors import ConversionError
-from shardgraph.format.layout import MANIFEST_NAME, parse_size
+from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
-from shardgraph.shards.write import compression_options
 from shardgraph.writer import RECORDS, previous_manifest, versions
 
 
 def convert(
     source: str | os.PathLike[str] | Source,
     out: str | os.PathLike[str],
+    /,
     *,
     format: str | None = None,
     workers: int = 1,
@@ -104,27 +103,24 @@ def convert(
         (2, 6, 10)
     """
     started = time.monotonic()
-    edit = Edit(pre_filter=pre_filter, pre_transform=pre_transform, keys=keys, drop=drop, cast=cast)
-    if on_error not in {"error", "skip"}:
-        raise ValueError(f"on_error must be 'error' or 'skip', got {on_error!r}")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    if compression is not None:
-        compression_options(compression)
     if workers > 1 and executor is None:
         prepare()
-    if not isinstance(source, Source):
-        source = find_source(source, format=format, **source_options)
-    elif source_options:
-        raise ValueError(f"the source has its options already, got {sorted(source_options)}")
-    job = Job(
-        source=source,
-        out=Path(out).resolve(),
-        edit=edit,
-        skip=on_error == "skip",
-        shard_size=parse_size(shard_size),
+    job = make_job(
+        source,
+        out,
+        format=format,
+        shard_size=shard_size,
         compression=compression,
-        varying=frozenset(varying),
+        on_error=on_error,
+        pre_filter=pre_filter,
+        pre_transform=pre_transform,
+        keys=keys,
+        drop=drop,
+        cast=cast,
+        varying=varying,
+        **source_options,
     )
     with _directory(job.out) as journal:
         conversion = _Conversion(job, journal, overwrite=overwrite, resume=resume)
@@ -236,10 +232,7 @@ def _generation(out: Path) -> int | None:
 
 def _provenance(job: Job) -> dict[str, Any]:
     """What the manifest tells of where the graphs are from: the same for any number of workers."""
-    options = {"shard_size": job.shard_size, "compression": job.compression, **job.edit.describe()}
-    if job.varying:
-        options["varying"] = sorted(job.varying)
-    return {"source": job.source.provenance(), "conversion": options}
+    return {"source": job.source.provenance(), "conversion": job.options()}
 
 
 def _identity(provenance: Mapping[str, Any], partitions: Sequence[Partition]) -> dict[str, Any]:

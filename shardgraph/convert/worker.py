@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch_geometric.data.data import BaseData
 
 from shardgraph.convert.edit import Edit
+from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, Step
 from shardgraph.convert.source import Partition, Reject, Source
 from shardgraph.errors import ConversionError, SchemaError, ShardGraphError
@@ -17,41 +17,6 @@ from shardgraph.format.schema import Schema
 from shardgraph.writer import ShardSink
 
 _STOP_SECONDS = 0.5  # between looks for the file that tells a worker to stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """Consecutive partitions that share their shards. Depends on the input and options alone."""
-
-    number: int
-    partitions: tuple[Partition, ...]
-    first_partition: int
-    """Number of the first of them."""
-
-    def __str__(self) -> str:
-        first, count = self.first_partition, len(self.partitions)
-        which = f"partition {first}" if count == 1 else f"partitions {first} to {first + count - 1}"
-        start = self.partitions[0]
-        record = f", from record {start.first}" if start.first else ""
-        return f"{which} ({start.file}{record})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What all tasks of a conversion share; picklable if its edit's functions are."""
-
-    source: Source
-    out: Path
-    edit: Edit
-    skip: bool
-    """Whether a record that cannot become a graph is left out; else it ends the conversion."""
-    shard_size: int
-    compression: str | None
-    varying: frozenset[str]
-    schema: Schema | None = None
-    """Of the first graph of the whole input; None if the task has that graph itself."""
-    stop: Path | None = None
-    """A file that, once there, tells the workers to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

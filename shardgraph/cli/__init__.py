@@ -1,0 +1,68 @@
+"""The command line: ``shardgraph convert | info | verify | formats``. Parse, call, exit status.
+
+A command is a module of this package with ``HELP``, ``add_arguments`` and ``run``, and is named in
+``COMMANDS``. At import a command's module loads only the standard library.
+
+Exit status: 0 done; 1 failed, and nothing was published; 2 usage; 3 published, but with records
+rejected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from shardgraph.errors import ShardGraphError
+
+COMMANDS = ("convert", "info", "verify", "formats")
+
+DONE, FAILED, USAGE, REJECTED = range(4)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    args = _parser(next((word for word in given if word in COMMANDS), None)).parse_args(given)
+    try:
+        status: int = args.run(args)
+    except KeyboardInterrupt as stop:
+        _complain(str(stop) or "interrupted")
+        return FAILED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader, such as head, has seen enough
+        return DONE
+    except (ShardGraphError, OSError, ImportError) as error:
+        return _fail(error, FAILED, debug=args.debug)
+    except ValueError as error:
+        return _fail(error, USAGE, debug=args.debug)
+    return status
+
+
+def _fail(error: Exception, status: int, *, debug: bool) -> int:
+    if debug:
+        raise error
+    _complain(f"error: {error}")
+    return status
+
+
+def _complain(message: str) -> None:
+    print(f"shardgraph: {message}", file=sys.stderr)
+
+
+def _parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser; only the command that was asked for is loaded and described in full."""
+    parser = argparse.ArgumentParser(
+        prog="shardgraph",
+        description="Graph datasets on disk, read by PyTorch Geometric as if they were in memory.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"{__name__}.{name}")
+        sub = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        sub.set_defaults(run=module.run)
+        sub.add_argument("--debug", action="store_true", help="show where an error came from")
+        if name == command:
+            module.add_arguments(sub)
+    return parser

@@ -1,0 +1,166 @@
+"""``shardgraph convert SOURCE OUT``: raw graphs to a dataset."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from typing import TYPE_CHECKING, Any
+
+from shardgraph.cli.text import columns_of, table
+
+if TYPE_CHECKING:
+    from shardgraph.convert import Option
+
+HELP = "convert raw graphs into a dataset"
+
+_EPILOG = """\
+LIST stands for words with commas between; a word that has a comma itself goes in quotes:
+'"solubility, log mol/L",name'. FUNCTION is package.module:function or file.py:function.
+A conversion that was interrupted goes on when the same command is given again.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the conversion, then those of the formats, with the formats they belong to."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add(
+        "source",
+        metavar="SOURCE",
+        help="file or folder to convert, or a FUNCTION that yields graphs",
+    )
+    add("out", metavar="OUT", nargs="?", help="directory of the dataset, made if absent")
+    add("--format", metavar="NAME", help="format of SOURCE (recognised; see shardgraph formats)")
+    add("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    add("--shard-size", default="128MB", metavar="SIZE", help="bytes a shard (default 128MB)")
+    add("--compression", choices=("gzip", "zstd", "lz4"), help="for archives: slower to read")
+    add(
+        "--on-error",
+        choices=("error", "skip"),
+        default="error",
+        help="at a record that cannot become a graph: stop, or list it in rejects.jsonl",
+    )
+    add("--keep-rejected", action="store_true", help="list the rejected records themselves too")
+    add("--overwrite", action="store_true", help="replace a dataset that is there already")
+    add("--no-resume", action="store_true", help="throw an interrupted conversion away")
+    add("--dry-run", action="store_true", help="read 100 records, write nothing, say what it makes")
+    add("--no-progress", action="store_true", help="show no progress bar")
+    edits = parser.add_argument_group("what is made of each graph, in this order")
+    add = edits.add_argument
+    add("--filter", metavar="FUNCTION", help="keep the graphs for which it is true")
+    add("--transform", metavar="FUNCTION", help="write what it returns")
+    add("--keys", type=words, metavar="LIST", help="keep only these attributes")
+    add("--drop", type=words, metavar="LIST", default=[], help="leave these attributes out")
+    add("--cast", type=pairs, metavar="LIST", help="store as another dtype: x=float16,pos=float32")
+    add("--varying", type=words, metavar="LIST", default=[], help="tensors of varying row shape")
+    _add_source_options(parser)
+
+
+def words(text: str) -> list[str]:
+    """The words of a list; none of an empty text."""
+    return [word.strip() for row in csv.reader([text], skipinitialspace=True) for word in row]
+
+
+def pairs(text: str) -> dict[str, str]:
+    """The ``name=value`` words of a list."""
+    found = [word.partition("=") for word in words(text)]
+    if not all(name and value for name, _, value in found):
+        raise argparse.ArgumentTypeError(f"write name=value,name=value, got {text!r}")
+    return {name: value for name, _, value in found}
+
+
+def _add_source_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of the formats")
+    for name, (option, formats) in sorted(source_options().items()):
+        text = f"{', '.join(formats)}: {option.help}".replace("%", "%%")
+        kind: dict[str, Any] = {"type": option.type, "metavar": option.type.__name__.upper()}
+        if option.many:
+            kind = {"type": words, "metavar": "LIST"}
+        elif option.type is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+            if option.default is False:
+                kind = {"action": "store_true", "default": None}
+        flag = f"--{name.replace('_', '-')}"
+        group.add_argument(flag, dest=f"source_{name}", help=text, **kind)
+
+
+def source_options() -> dict[str, tuple[Option, list[str]]]:
+    """The options of all formats by name, each with the formats that have it."""
+    from shardgraph.convert import source_class, source_names
+
+    found: dict[str, tuple[Option, list[str]]] = {}
+    for name in source_names():
+        for option in source_class(name).options:
+            found.setdefault(option.name, (option, []))[1].append(name)
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts, prints the summary, and returns 3 if records were rejected."""
+    if args.out is None and not args.dry_run:
+        raise ValueError("OUT is missing: where should the dataset go?")
+    options = {name: getattr(args, f"source_{name}") for name in source_options()}
+    edits: dict[str, Any] = {
+        "format": args.format,
+        "on_error": args.on_error,
+        "shard_size": args.shard_size,
+        "compression": args.compression,
+        "pre_filter": args.filter,
+        "pre_transform": args.transform,
+        "keys": args.keys,
+        "drop": args.drop,
+        "cast": args.cast,
+        "varying": args.varying,
+        **{name: value for name, value in options.items() if value is not None},
+    }
+    if args.dry_run:
+        return _dry_run(args, edits)
+    if args.workers > 1:
+        from shardgraph.convert.pool import prepare
+
+        prepare()  # the workers import torch while this process does
+    from shardgraph.convert import convert
+
+    report = convert(
+        args.source,
+        args.out,
+        workers=args.workers,
+        keep_rejected=args.keep_rejected,
+        overwrite=args.overwrite,
+        resume=not args.no_resume,
+        progress=not args.no_progress,
+        **edits,
+    )
+    print(report)
+    return 3 if report.rejected else 0
+
+
+def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Prints what the first records become, and what the whole may come to."""
+    from shardgraph.convert.job import make_job
+    from shardgraph.convert.preview import preview
+    from shardgraph.convert.report import counted, nbytes_text
+
+    found = preview(make_job(args.source, args.out or ".", **options))
+    known = "an unknown number" if found.num_records is None else f"{found.num_records:,}"
+    print(f"format    {found.format}")
+    print(
+        f"records   {known}; of the first {found.read}: {found.graphs} written, "
+        f"{len(found.rejects)} rejected, {found.filtered} filtered"
+    )
+    for reject in found.rejects[:3]:
+        print(f"          rejected: {reject}")
+    print(f"example   {found.example}")
+    print(table([["column", "dtype", "shape"], *columns_of(found.schema)]))
+    raw, stored = found.raw_nbytes / found.graphs, found.nbytes / found.graphs
+    print(f"per graph {nbytes_text(raw)} raw, {nbytes_text(stored)} stored")
+    if found.num_records is not None:
+        graphs = round(found.num_records * found.graphs / found.read)
+        seconds = found.num_records * found.seconds / args.workers
+        print(
+            f"in all    about {counted(graphs, 'graph')}, {nbytes_text(graphs * stored)} stored, "
+            f"{seconds:,.0f} s with {counted(args.workers, 'worker')}"
+        )
+    print("nothing was written")
+    return 0

@@ -1,0 +1,175 @@
+"""``shardgraph info PATH``: what a dataset holds, in one screen."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardgraph.cli.text import columns_of, table
+from shardgraph.errors import FormatError
+
+if TYPE_CHECKING:
+    from shardgraph.format.manifest import Manifest
+    from shardgraph.format.statistics import ColumnStatistics, Histogram
+    from shardgraph.shards.structure import StoredColumn
+
+HELP = "say what a dataset holds"
+
+_MOST = 12  # entries of a list before it is cut off: the answer is to fit a screen
+_MOST_SHARDS = 50  # shards that are opened to see how columns are stored
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The dataset."""
+    parser.add_argument(
+        "path", metavar="PATH", help="directory of a dataset, or PyG root with one in processed/"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the dataset's description, and returns 1 if a shard cannot be opened."""
+    from shardgraph.format.layout import MANIFEST_NAME
+    from shardgraph.format.manifest import Manifest
+
+    path = Path(args.path)
+    if not (path / MANIFEST_NAME).exists() and (path / "processed" / MANIFEST_NAME).exists():
+        path /= "processed"
+    manifest = Manifest.read(path)
+    stored, problem = _stored(path, manifest)
+    sections = [_totals(path, manifest), _columns(manifest, stored), _sizes(manifest)]
+    sections += [_labels(manifest), _splits(manifest), _provenance(manifest)]
+    if problem is not None:
+        sections.append(f"PROBLEM  {problem}")
+    print("\n\n".join(section for section in sections if section))
+    return 0 if problem is None else 1
+
+
+def _totals(path: Path, manifest: Manifest) -> str:
+    from shardgraph.convert.report import counted, nbytes_text
+
+    name = manifest.schema.data_class.partition(":")[2]
+    return (
+        f"{path}: {counted(manifest.num_graphs, 'graph')} ({name}) in "
+        f"{counted(len(manifest.shards), 'shard')}\n"
+        f"{counted(manifest.num_nodes, 'node')}, {counted(manifest.num_edges, 'edge')}, "
+        f"{nbytes_text(manifest.raw_nbytes)} raw, {nbytes_text(manifest.nbytes)} stored"
+    )
+
+
+def _stored(path: Path, manifest: Manifest) -> tuple[dict[str, set[str]], FormatError | None]:
+    """By column name, the dtypes it is stored as, and its axes; and the first damage met."""
+    from shardgraph.shards.structure import read_index
+
+    found: dict[str, set[str]] = {}
+    for entry in manifest.shards[:_MOST_SHARDS]:
+        try:
+            index = read_index(path / entry.name, entry, manifest.schema)
+        except FormatError as error:
+            return found, error
+        for name, column in index.columns.items():
+            found.setdefault(name, set()).add(_how(column))
+    return found, None
+
+
+def _how(column: StoredColumn) -> str:
+    packed = " packed" if column.located.offset is None else ""
+    return f"{column.located.dtype}{packed}"
+
+
+def _columns(manifest: Manifest, stored: Mapping[str, set[str]]) -> str:
+    """A line for each column: how it comes back, how it is stored, its values."""
+    rows = [["column", "dtype", "shape", "stored as", "mean", "std", "min", "max", "NaN"]]
+    for name, dtype, shape in columns_of(manifest.schema):
+        how = " or ".join(sorted(stored.get(name, {"?"})))
+        rows.append([name, dtype, shape, how, *_values(manifest.statistics.columns.get(name))])
+    return table(rows, right=range(4, 9))
+
+
+def _values(found: ColumnStatistics | None) -> list[str]:
+    """Moments over all values of a column, whatever their place in the row."""
+    if found is None or not found.observed.sum():
+        return ["", "", "", "", "" if found is None else f"{found.nan:,}"]
+    import numpy as np
+
+    seen = found.observed > 0
+    counts, means = found.observed[seen], found.mean[seen]
+    mean = float(np.average(means, weights=counts))
+    m2 = found.m2[seen].sum() + (counts * (means - mean) ** 2).sum()
+    std = float(np.sqrt(m2 / counts.sum()))
+    ends = found.min[seen].min().item(), found.max[seen].max().item()
+    return [*(f"{value:.4g}" for value in (mean, std, *ends)), f"{found.nan:,}"]
+
+
+def _sizes(manifest: Manifest) -> str:
+    statistics = manifest.statistics
+    rows = [["per graph", "mean", "std", "min", "median", "max"]]
+    for axis, histogram in _first(statistics.sizes):
+        rows.append([_plural(axis), *_spread(histogram)])
+    for axis, histogram in _first(statistics.in_degree):
+        rows.append([f"in-degree ({axis})" if axis != "edge" else "in-degree", *_spread(histogram)])
+    return table(rows, right=range(1, 6))
+
+
+def _plural(axis: str) -> str:
+    return {"node": "nodes", "edge": "edges", "num_nodes": "nodes", "num_edges": "edges"}.get(
+        axis, axis
+    )
+
+
+def _spread(histogram: Histogram) -> list[str]:
+    if not histogram.total:
+        return [""] * 5
+    low, high = int(histogram.values[0]), int(histogram.values[-1])
+    return [
+        f"{histogram.mean:.4g}",
+        f"{histogram.std:.4g}",
+        f"{low:,}",
+        f"{histogram.quantile(0.5):,.6g}",
+        f"{high:,}",
+    ]
+
+
+def _first(entries: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The first entries of a mapping that may be long."""
+    yield from list(entries.items())[:_MOST]
+
+
+def _labels(manifest: Manifest) -> str:
+    """Classes of the integer labels: how many graphs, or nodes, have each."""
+    lines = []
+    for name, counts in manifest.statistics.labels.items():
+        if counts is None or not all(float(value).is_integer() for value in counts):
+            continue
+        listed = ", ".join(f"{int(value)}: {count:,}" for value, count in _first(counts))  # type: ignore[arg-type]
+        more = ", ..." if len(counts) > _MOST else ""
+        lines.append(f"{name} has {len(counts)} classes ({listed}{more})")
+    return "\n".join(lines)
+
+
+def _splits(manifest: Manifest) -> str:
+    parts = []
+    for name, ranges in manifest.splits.items():
+        size = sum(stop - start for start, stop in ranges)
+        parts.append(f"{name} {size:,} ({size / max(1, manifest.num_graphs):.1%})")
+    return f"splits   {', '.join(parts)}" if parts else ""
+
+
+def _provenance(manifest: Manifest) -> str:
+    lines = [f"{key:<8} {_flat(value)}" for key, value in manifest.provenance.items()]
+    return "\n".join(line if len(line) <= 300 else line[:297] + "..." for line in lines)
+
+
+def _flat(value: Any) -> str:
+    """A JSON value in words: ``name=delaney.csv, bytes=96699``, without what is empty."""
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
+        return ", ".join(
+            f"{key}: {_flat(item)}" if isinstance(item, Mapping | list) else f"{key}={item}"
+            for key, item in kept.items()
+        )
+    if isinstance(value, list):
+        more = f" and {len(value) - 3} more" if len(value) > 3 else ""
+        return "; ".join(_flat(item) for item in value[:3]) + more
+    return str(value)
