@@ -37,7 +37,7 @@ def known_class(name: str) -> type[BaseData] | None:
     module, _, qualified = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualified.split("."):
-        found = getattr(found, part, None)
+        found = getattr(found, "__dict__", {}).get(part)  # no __getattr__, which may import
     if isinstance(found, type) and issubclass(found, BaseData) and class_name(found) == name:
         return found
     return None

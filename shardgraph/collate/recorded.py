@@ -6,20 +6,25 @@ and what it answered was recorded when the graph was written. Without the class,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
 
-from shardgraph.format.layout import quote
 from shardgraph.format.schema import Attribute, Column, Schema, StoreKey
 from shardgraph.shards.gather import Selection
 from shardgraph.shards.open import Shard
+from shardgraph.shards.write import EXPLICIT_INC, NO_INC, NODES_INC
 
 _CAT_DIMS = "_recorded_cat_dims"
 _INCS = "_recorded_incs"
+_NODES = "num_nodes"
+"""Stands for the graph's own number of nodes, which a transform may have changed."""
 
 
 class _Recorded:
@@ -33,9 +38,16 @@ class _Recorded:
 
     def __inc__(self, key: str, value: Any, store: Any = None, *args: Any) -> Any:
         incs = _carried(self, store, _INCS)
-        if key in incs:
-            return incs[key]
-        return super().__inc__(key, value, store, *args)  # type: ignore[misc]
+        if key not in incs:
+            return super().__inc__(key, value, store, *args)  # type: ignore[misc]
+        return self.num_nodes if incs[key] is _NODES else incs[key]  # type: ignore[attr-defined]
+
+    def stores_as(self, data: BaseData) -> Any:
+        """As PyG's; a batch made of this takes the dimensions along, to be taken apart by."""
+        super().stores_as(data)  # type: ignore[misc]
+        for store, other in zip(self.stores, data.stores, strict=True):  # type: ignore[attr-defined]
+            store.__dict__[_CAT_DIMS] = other.__dict__.get(_CAT_DIMS, {})
+        return self
 
 
 class RecordedData(_Recorded, Data):
@@ -57,30 +69,25 @@ class Rules:
 
     def __init__(self, schema: Schema) -> None:
         self._dims: dict[StoreKey, dict[str, Any]] = {}
-        self._columns: list[tuple[StoreKey, str, Column, tuple[str, str] | None]] = []
+        self._columns: list[tuple[StoreKey, str, Column]] = []
         for store in schema.stores:
             self._dims[store.key] = {}
-            endpoints = None
-            if isinstance(store.key, tuple):
-                endpoints = (f"node/{quote(store.key[0])}", f"node/{quote(store.key[2])}")
             for attribute in store.attributes:
-                self._add(store.key, attribute, attribute.name, endpoints)
+                self._add(store.key, attribute, attribute.name)
 
-    def _add(
-        self, key: StoreKey, attribute: Attribute, name: str, endpoints: tuple[str, str] | None
-    ) -> None:
+    def _add(self, key: StoreKey, attribute: Attribute, name: str) -> None:
         if attribute.cat_dim is not None:
             self._dims[key][name] = attribute.cat_dim
         elif attribute.column is not None and attribute.kind not in {"str", "json"}:
             is_scalar = attribute.column.per_graph and attribute.column.row_shape == ()
             if attribute.kind == "tensor" and not is_scalar:
                 self._dims[key][name] = attribute.column.cat_dim
-            self._columns.append((key, name, attribute.column, endpoints))
+            self._columns.append((key, name, attribute.column))
         for item in attribute.items:
             if attribute.kind == "dict":
-                self._add(key, item, item.name, endpoints)
+                self._add(key, item, item.name)
             elif attribute.kind in {"list", "tuple"} or item.name == "data":
-                self._add(key, item, name, endpoints)
+                self._add(key, item, name)
 
     def attach_dims(self, batch: BaseData) -> None:
         """Lets a batch carry the dimensions, so that it can be taken apart again."""
@@ -98,8 +105,22 @@ class Rules:
             for key, store in place.items():
                 store.__dict__[_CAT_DIMS] = self._dims[key]
                 store.__dict__[_INCS] = {}
-        for key, name, column, endpoints in self._columns:
-            incs = selection.increments(column.name, column.inc_shape, endpoints)
-            values: list[Any] = incs.tolist() if not column.inc_shape else list(torch.from_numpy(incs))
-            for place, value in zip(stores, values):
-                place[key].__dict__[_INCS][name] = value
+        for key, name, column in self._columns:
+            for part in selection.parts:
+                values = _increments(part.shard, column, part.local)
+                places = range(len(graphs)) if part.places is None else part.places.tolist()
+                for place, value in zip(places, values, strict=False):
+                    stores[place][key].__dict__[_INCS][name] = value
+
+
+def _increments(shard: Shard, column: Column, local: NDArray[np.int64]) -> Iterable[Any]:
+    """What each graph's ``__inc__`` is to answer; nothing where PyG's usual rule says it."""
+    rule = shard.inc_of.get(column.name)
+    if rule == NO_INC:
+        return repeat(0, len(local))
+    if rule == NODES_INC:
+        return repeat(_NODES, len(local))
+    if rule == EXPLICIT_INC:
+        incs = shard.incs[column.name][local]
+        return list(torch.from_numpy(incs)) if column.inc_shape else incs.tolist()
+    return ()
