@@ -79,11 +79,11 @@ class Report:
 
     def to_json(self) -> str:
         """One line with everything."""
-        from shardgraph import __version__
+        import shardgraph as sg
 
         document = {
             "question": self.question,
-            "shardgraph": __version__,
+            "shardgraph": sg.__version__,
             "commit": machine.commit(),
             "versions": machine.versions(),
             "hardware": machine.hardware(),
