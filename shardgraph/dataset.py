@@ -26,7 +26,7 @@ from shardgraph.shards.gather import Selection
 from shardgraph.shards.pool import ShardPool
 
 
-class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
+class ShardedDataset(Dataset):
     """Graphs on disk as an ordinary PyG dataset.
 
     Nothing is opened in the constructor; each process opens a shard when it first reads from it.
@@ -82,7 +82,12 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
         log: bool = True,
     ) -> None:
         super().__init__(
-            os.fspath(root), transform, pre_transform, pre_filter, log=log, force_reload=force_reload
+            os.fspath(root),
+            transform,
+            pre_transform,
+            pre_filter,
+            log=log,
+            force_reload=force_reload,
         )
         directory = Path(self.root)
         if self.has_process or not (directory / MANIFEST_NAME).exists():
@@ -91,7 +96,9 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
         self.directory = directory
         self.manifest = Manifest.read(directory)
         self.keys = None if keys is None else frozenset(keys)
-        self.data_cls = known_class(self.manifest.schema.data_class) if data_cls is None else data_cls
+        self.data_cls = (
+            known_class(self.manifest.schema.data_class) if data_cls is None else data_cls
+        )
         self.schema: Schema = self.manifest.schema.select(self.keys)
         self._pool = ShardPool(directory, self.manifest, self.schema)
         self._start_fresh()
@@ -215,8 +222,11 @@ class ShardedDataset(Dataset):  # type: ignore[misc]  # PyG is untyped
         """
         if isinstance(idx, slice):
             size = len(self)
-            ends = [round(e * size) if isinstance(e, float) else e for e in (idx.start, idx.stop)]
-            chosen: Any = self.indices()[slice(*ends, idx.step)]
+            start, stop = (
+                round(end * size) if isinstance(end, float) else end
+                for end in (idx.start, idx.stop)
+            )
+            chosen: Any = self.indices()[start : stop : idx.step]
         else:
             chosen = self.graph_ids(_positions(idx, len(self)))
         subset = self.__copy__()
@@ -325,7 +335,7 @@ def _positions(idx: Any, size: int) -> NDArray[np.int64]:
     if isinstance(idx, Sequence) and not isinstance(idx, str):
         idx = np.asarray(idx if len(idx) else np.empty(0, np.int64))
     if not isinstance(idx, np.ndarray) or idx.dtype.kind not in "biu" or idx.dtype == np.uint8:
-        kind = f"{type(idx).__name__} of {idx.dtype}" if hasattr(idx, "dtype") else type(idx).__name__
+        kind = type(idx).__name__ + (f" of {idx.dtype}" if hasattr(idx, "dtype") else "")
         raise IndexError(
             f"index a dataset by an int, a slice, or a list, tensor or array of ints or bools; "
             f"got {kind}"
@@ -335,4 +345,5 @@ def _positions(idx: Any, size: int) -> NDArray[np.int64]:
         if len(idx) != size:
             raise IndexError(f"a mask of length {len(idx)} for a dataset of {size} graphs")
         idx = np.flatnonzero(idx)
-    return idx.astype(np.int64, copy=False)
+    positions: NDArray[np.int64] = idx.astype(np.int64, copy=False)
+    return positions

@@ -29,15 +29,15 @@ class Facts:
     def sizes(self, axis: str) -> NDArray[np.int64]:
         """Rows of each graph on a node or edge axis: int64 [G]. Reads ptr."""
         parts = [
-            np.diff(self._pool.shard(number).ptrs[axis]) for number in range(len(self._pool.entries))
+            np.diff(self._pool.shard(number).ptrs[axis])
+            for number in range(len(self._pool.entries))
         ]
-        sizes = np.concatenate([np.empty(0, np.int64), *parts])
+        sizes: NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *parts])
         indices = self._indices
         if indices is None:
             return sizes
-        if isinstance(indices, range):
-            return sizes[np.arange(indices.start, indices.stop, indices.step)]
-        return sizes[np.asarray(indices)]
+        chosen: NDArray[np.int64] = sizes[np.asarray(indices, np.int64)]
+        return chosen
 
     def totals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Nodes and edges of each graph, all types together."""
@@ -76,8 +76,8 @@ class Facts:
             target[key] = _stats(self._histogram(axis))
         if self._indices is None:
             sizes = self._statistics.sizes
-            hetero = self._schema.is_hetero
-            nodes, edges = sizes["num_nodes" if hetero else "node"], sizes["num_edges" if hetero else "edge"]
+            names = ("num_nodes", "num_edges") if self._schema.is_hetero else ("node", "edge")
+            nodes, edges = (sizes[name] for name in names)
             count = self._pool.num_graphs
         else:
             nodes, edges = (Histogram.of(total) for total in self.totals())

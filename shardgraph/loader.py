@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler, Subset, get_worker_info
 from torch_geometric.loader.dataloader import Collater
 
-from shardgraph.collate import Batcher, PackedBatch, batches_from_columns
+from shardgraph.collate import (
+    Batcher,
+    Crossing,
+    PackedBatch,
+    batches_from_columns,
+    shared_memory,
+)
 from shardgraph.dataset import ShardedDataset
 from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan
@@ -97,18 +103,20 @@ class GraphLoader(DataLoader[Any]):
     ) -> None:
         dataset = _unwrapped(dataset)
         rank, world_size = _ranks(rank, world_size)
-        budgets = {"max_nodes": max_nodes, "max_edges": max_edges, "max_graphs": max_graphs}
-        if batch_size is None and not any(budgets.values()):
+        if batch_size is None and max_nodes is max_edges is max_graphs is None:
             batch_size = 1
-        sizes: dict[str, NDArray[np.int64]] = {}
+        num_nodes = num_edges = None
         if max_nodes is not None or max_edges is not None:
-            sizes["num_nodes"], sizes["num_edges"] = dataset.graph_sizes()
+            num_nodes, num_edges = dataset.graph_sizes()
         manifest = dataset.manifest
         self.plan = BatchPlan(
             len(dataset),
             batch_size=batch_size,
-            **budgets,  # type: ignore[arg-type]
-            **sizes,
+            max_nodes=max_nodes,
+            max_edges=max_edges,
+            max_graphs=max_graphs,
+            num_nodes=num_nodes,
+            num_edges=num_edges,
             oversized=oversized,
             shuffle=shuffle,
             seed=seed,
@@ -119,6 +127,7 @@ class GraphLoader(DataLoader[Any]):
             nbytes=manifest.nbytes * len(dataset) // max(1, manifest.num_graphs),
         )
         self._batch_size = batch_size
+        self._source = dataset
         self._collator = _Collator(
             dataset,
             follow_batch=tuple(follow_batch or ()),
@@ -131,7 +140,7 @@ class GraphLoader(DataLoader[Any]):
             batch_size=None,
             sampler=_PlanSampler(self.plan, self._progress),
             num_workers=num_workers,
-            collate_fn=self._collator,
+            collate_fn=self._collator,  # type: ignore[arg-type]  # without batch_size: one item
             pin_memory=pin_memory,
             persistent_workers=persistent_workers,
             prefetch_factor=prefetch_factor,
@@ -141,7 +150,7 @@ class GraphLoader(DataLoader[Any]):
         )
 
     @property
-    def batch_size(self) -> int | None:  # type: ignore[override]
+    def batch_size(self) -> int | None:
         """Graphs in a batch; None with budgets."""
         return self._batch_size
 
@@ -171,13 +180,15 @@ class GraphLoader(DataLoader[Any]):
         items = super().__iter__()
         # After the workers were forked: a thread must not be caught in a fork.
         ahead: ReadAheadThread | None = None
-        if self.dataset.manifest.nbytes > SMALL:
+        if self._source.manifest.nbytes > SMALL:
             plan = self.plan.read_ahead(progress.epoch, progress.cursor)
-            ahead = ReadAheadThread(self.dataset, plan, progress.handed_out)
+            ahead = ReadAheadThread(self._source, plan, progress.handed_out)
             progress.ahead = ahead
         return _Epoch(items, progress, convert, ahead)
 
     def _attached(self, item: Any) -> Any:
+        if isinstance(item, Crossing):
+            return item.unpack()
         return item.attach(self._collator.batcher) if isinstance(item, PackedBatch) else item
 
     def _unpacked(self, item: Any) -> Any:
@@ -331,16 +342,18 @@ class _Collator:
         return self._batcher
 
     def __call__(self, graphs: ShardedDataset) -> Any:
+        in_worker = get_worker_info() is not None
         if self._per_graph is not None:
             batch = self._per_graph(graphs.__getitems__(range(len(graphs))))
         else:
-            in_worker = get_worker_info() is not None
-            shared = in_worker and self._transform is None
-            packed = self.batcher.pack(graphs.selection(), shared=shared)
-            if self._transform is None:
+            plain = self._transform is None
+            packed = self.batcher.pack(graphs.selection(), shared=in_worker and plain)
+            if plain:
                 return packed
             batch = packed.unpack()
-        return batch if self._transform is None else self._transform(batch)
+        if self._transform is not None:
+            batch = self._transform(batch)
+        return Crossing.of(batch, shared_memory) if in_worker else batch
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batcher": None}

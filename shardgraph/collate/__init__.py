@@ -1,14 +1,19 @@
 """Graphs to columns, and columns to PyG objects: the only place where PyG's rules are applied."""
 
-from shardgraph.collate.batch import Batcher, PackedBatch, batches_from_columns
+from shardgraph.collate.batch import Batcher, batches_from_columns
+from shardgraph.collate.buffer import shared_memory
+from shardgraph.collate.crossing import Crossing
 from shardgraph.collate.decode import GraphDecoder, known_class
 from shardgraph.collate.encode import GraphEncoder
+from shardgraph.collate.packed import PackedBatch
 
 __all__ = [
     "Batcher",
+    "Crossing",
     "GraphDecoder",
     "GraphEncoder",
     "PackedBatch",
     "batches_from_columns",
     "known_class",
+    "shared_memory",
 ]

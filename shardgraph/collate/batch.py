@@ -7,8 +7,8 @@ The result equals ``Batch.from_data_list`` of the same graphs; the rules are tho
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,19 +18,16 @@ from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.data.data import BaseData
 
+from shardgraph.collate.buffer import ordinary_memory, shared_memory
 from shardgraph.collate.decode import GraphDecoder, along, decoder_of
+from shardgraph.collate.packed import PackedBatch, Packing, Views
 from shardgraph.collate.recorded import Rules
-from shardgraph.format.layout import COMPLEX, INTEGERS, STORAGE, quote
-from shardgraph.format.packed import BufferLayout, Field
+from shardgraph.format.layout import COMPLEX, INTEGERS, quote
 from shardgraph.format.schema import NESTED, NUMBERS, Attribute, Column, Schema, Store
 from shardgraph.shards.gather import Selection
 
-_ITEMSIZE = {
-    name: np.dtype(storage).itemsize * (2 if name in COMPLEX else 1)
-    for name, storage in STORAGE.items()
-}
-_TORCH = {name: getattr(torch, name) for name in STORAGE if hasattr(torch, name)}
-_NUMPY = {name: np.dtype(storage) for name, storage in STORAGE.items()}
+Pack: TypeAlias = "Callable[[Packing], None]"
+Unpack: TypeAlias = "Callable[[Views], tuple[Any, Any, Any]]"
 
 
 def batches_from_columns(schema: Schema, exclude_keys: frozenset[str] = frozenset()) -> bool:
@@ -55,241 +52,10 @@ def _from_columns(attribute: Attribute, *, top: bool) -> bool:
     if attribute.kind == "dict":
         return all(_from_columns(item, top=False) for item in attribute.items)
     if attribute.kind in NESTED:
-        return all(item.kind == "tensor" and _from_columns(item, top=False) for item in attribute.items)
-    return False
-
-
-class PackedBatch:
-    """A batch as one buffer and a small layout record; what crosses between processes and devices.
-
-    ``buffer`` is uint8 [nbytes]; its first ``device_nbytes`` bytes hold the tensors that move to a
-    device, the rest what PyG keeps on the CPU (slices and increments).
-    """
-
-    __slots__ = ("_batcher", "buffer", "device_nbytes", "host", "record")
-
-    def __init__(self, buffer: Tensor, record: _Record, batcher: Batcher | None = None) -> None:
-        self.buffer = buffer
-        self.host = buffer
-        self.record = record
-        self.device_nbytes = record.device_nbytes
-        self._batcher = batcher
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the buffer."""
-        return self.host.numel()
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the buffer is page-locked memory."""
-        return self.host.is_pinned()
-
-    def attach(self, batcher: Batcher) -> PackedBatch:
-        """Gives a batch that came from another process the batcher that can unpack it."""
-        self._batcher = batcher
-        return self
-
-    def pin_memory(self) -> PackedBatch:
-        """The same batch in page-locked memory: one block."""
-        return PackedBatch(self.host.pin_memory(), self.record, self._batcher)
-
-    def to(self, device: Any, non_blocking: bool = False) -> PackedBatch:
-        """The same batch on a device: one transfer."""
-        device_part = self.host[: self.device_nbytes]
-        return self.moved(device_part.to(device, non_blocking=non_blocking))
-
-    def moved(self, buffer: Tensor) -> PackedBatch:
-        """The same batch whose first ``device_nbytes`` bytes have been copied to ``buffer``."""
-        packed = PackedBatch(self.host, self.record, self._batcher)
-        packed.buffer = buffer
-        return packed
-
-    def unpack(self) -> BaseData:
-        """The PyG ``Batch``, its tensors views of the buffer.
-
-        Graph-level attributes own their memory, so that keeping one does not keep the buffer.
-        """
-        if self._batcher is None:
-            raise RuntimeError("this batch came from another process; call attach() first")
-        return self._batcher.unpack(self)
-
-    def __reduce__(self) -> Any:
-        # Plain tuples pickle in a fraction of the time that named ones take.
-        record = self.record
-        fields = [tuple(field) for field in record.fields]
-        kept = [tuple(field) for field in record.kept]
-        rest = (record.numbers, record.objects, record.num_nodes)
-        return _rebuilt, (self.host, record.num_graphs, record.device_nbytes, fields, kept, *rest)
-
-
-@dataclass(slots=True)
-class _Record:
-    """What unpacking a buffer needs beside the schema."""
-
-    num_graphs: int
-    device_nbytes: int
-    fields: list[Field]
-    """Of the tensors that move with the batch."""
-    kept: list[Field]
-    """Of the int64 arrays that stay on the host."""
-    numbers: list[int]
-    """For each leaf in order: the field of its values, the kept field of its slices (-1: exactly
-    one row a graph) and of its increments (-1: zeros)."""
-    objects: list[list[Any]]
-    """Values of the leaves that are lists of Python objects."""
-    num_nodes: list[list[int]]
-
-
-def _rebuilt(
-    host: Tensor, num_graphs: int, device_nbytes: int, fields: Any, kept: Any, *rest: Any
-) -> PackedBatch:
-    return PackedBatch(
-        host,
-        _Record(
-            num_graphs,
-            device_nbytes,
-            [Field(*field) for field in fields],
-            [Field(*field) for field in kept],
-            *rest,
-        ),
-    )
-
-
-class _Packing:
-    """One batch being laid out: first every field is placed, then the buffer is filled."""
-
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
-        self.device = BufferLayout()
-        self.host = BufferLayout()
-        self.numbers: list[int] = []
-        self.objects: list[list[Any]] = []
-        self.num_nodes: list[list[int]] = []
-        self.fills: list[tuple[int, Callable[[Any], None]]] = []
-        self._shared: dict[Any, int] = {}
-
-    def add(self, dtype: str, shape: tuple[int, ...], fill: Callable[[Any], None]) -> int:
-        """Places a tensor that moves with the batch; ``fill`` gets its storage array."""
-        number = self.device.add(dtype, shape, _ITEMSIZE[dtype])
-        self.fills.append((number, fill))
-        return number
-
-    def keep(self, key: Any, values: NDArray[np.int64]) -> int:
-        """Places an int64 array that stays on the host; the same ``key`` is placed once."""
-        number = self._shared.get(key)
-        if number is None:
-            number = self._shared[key] = self.host.add("int64", values.shape, 8)
-            self.fills.append((-1 - number, lambda out: np.copyto(out, values)))
-        return number
-
-    def finish(self, allocate: Callable[[int], Tensor]) -> PackedBatch:
-        """Allocates the buffer and fills it."""
-        start, device_fields = self.device.nbytes, self.device.fields
-        buffer = allocate(start + self.host.nbytes)
-        memory = buffer.numpy()
-        host_fields = [Field(d, shape, offset + start) for d, shape, offset in self.host.fields]
-        for number, fill in self.fills:
-            field = device_fields[number] if number >= 0 else host_fields[-1 - number]
-            fill(_array(memory, field))
-        record = _Record(
-            num_graphs=self.selection.num_graphs,
-            device_nbytes=start,
-            fields=device_fields,
-            kept=host_fields,
-            numbers=self.numbers,
-            objects=self.objects,
-            num_nodes=self.num_nodes,
+        return all(
+            item.kind == "tensor" and _from_columns(item, top=False) for item in attribute.items
         )
-        return PackedBatch(buffer, record)
-
-
-def _array(memory: NDArray[np.uint8], field: Field) -> NDArray[Any]:
-    dtype = _NUMPY[field.dtype]
-    shape = (*field.shape, 2) if field.dtype in COMPLEX else field.shape
-    return np.ndarray(shape, dtype, memory, field.offset)
-
-
-def ordinary_memory(nbytes: int) -> Tensor:
-    """An uninitialised buffer."""
-    return torch.empty(nbytes, dtype=torch.uint8)
-
-
-def shared_memory(nbytes: int) -> Tensor:
-    """An uninitialised buffer in shared memory, as torch's own collate makes them in workers."""
-    storage = torch.UntypedStorage._new_shared(max(nbytes, 1))
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))  # type: ignore[call-overload]
-
-
-Pack: TypeAlias = "Callable[[_Packing], None]"
-Unpack: TypeAlias = "Callable[[_Views], tuple[Any, Any, Any]]"
-
-
-class _Views:
-    """Takes a buffer's fields out as tensors, in the order in which leaves were placed."""
-
-    __slots__ = (
-        "_kept",
-        "_numbers",
-        "_objects",
-        "arange",
-        "device",
-        "device_start",
-        "device_storage",
-        "host_start",
-        "host_storage",
-        "num_graphs",
-        "record",
-        "zeros",
-    )
-
-    def __init__(self, packed: PackedBatch) -> None:
-        record = packed.record
-        self.record = record
-        self.num_graphs = record.num_graphs
-        self.device_storage = packed.buffer.untyped_storage()
-        self.device_start = packed.buffer.storage_offset()
-        self.host_storage = packed.host.untyped_storage()
-        self.host_start = packed.host.storage_offset()
-        self.device = packed.buffer.device
-        self.arange = torch.arange(record.num_graphs + 1)
-        self.zeros = torch.zeros(record.num_graphs, dtype=torch.int64)
-        self._numbers = iter(record.numbers)
-        self._objects = iter(record.objects)
-        self._kept: dict[int, Tensor] = {}
-
-    def number(self) -> int:
-        return next(self._numbers)
-
-    def objects(self) -> list[Any]:
-        return next(self._objects)
-
-    def tensor(self, number: int) -> Tensor:
-        """A tensor that moved with the batch. It has a version counter of its own."""
-        field = self.record.fields[number]
-        return _view(self.device_storage, self.device_start, field, self.device)
-
-    def kept(self, number: int, default: Tensor) -> Tensor:
-        """An int64 tensor that stays on the CPU; equal ones are shared."""
-        if number < 0:
-            return default
-        if number not in self._kept:
-            field = self.record.kept[number]
-            self._kept[number] = _view(self.host_storage, self.host_start, field, _CPU)
-        return self._kept[number]
-
-
-_CPU = torch.device("cpu")
-
-
-def _view(storage: Any, start: int, field: Field, device: torch.device) -> Tensor:
-    name, shape, offset = field
-    strides: tuple[int, ...] = (1,)
-    for extent in shape[:0:-1]:
-        strides = (strides[0] * max(extent, 1), *strides)
-    empty = torch.empty(0, dtype=_TORCH[name], device=device)
-    place = (start + offset) // _ITEMSIZE[name]
-    return empty.set_(storage, place, shape, strides[: len(shape)])  # type: ignore[call-overload,no-any-return]
+    return False
 
 
 class Batcher:
@@ -342,19 +108,19 @@ class Batcher:
         """The batch of a selection as one buffer, in shared memory if it is to cross a process."""
         if selection.num_graphs == 0:
             raise ValueError("a batch needs at least one graph")
-        packing = _Packing(selection)
+        packing = Packing(selection)
         for pack in self._packs:
             pack(packing)
         return packing.finish(shared_memory if shared else ordinary_memory).attach(self)
 
     def unpack(self, packed: PackedBatch) -> BaseData:
         """The PyG ``Batch`` of a packed one."""
-        views = _Views(packed)
+        views = Views(packed)
         batch = copy.copy(self._template)
         slices: dict[Any, Any] = {}
         incs: dict[Any, Any] = {}
         num_nodes = iter(packed.record.num_nodes)
-        for (store, attributes), target in zip(self._stores, batch.stores):
+        for (store, attributes), target in zip(self._stores, batch.stores, strict=False):
             store_slices = slices if store.key is None else slices.setdefault(store.key, {})
             store_incs = incs if store.key is None else incs.setdefault(store.key, {})
             for name, unpack, follow in attributes:
@@ -402,11 +168,11 @@ def _compile(attribute: Attribute, key: str, store: Store) -> tuple[Pack, Unpack
     ]
     names = [item.name for item in attribute.items]
 
-    def pack_parts(packing: _Packing) -> None:
+    def pack_parts(packing: Packing) -> None:
         for pack, _ in parts:
             pack(packing)
 
-    def unpack_parts(views: _Views) -> tuple[Any, Any, Any]:
+    def unpack_parts(views: Views) -> tuple[Any, Any, Any]:
         values, slices, incs = [], [], []
         for _, unpack in parts:
             value, value_slices, value_incs = unpack(views)
@@ -414,7 +180,8 @@ def _compile(attribute: Attribute, key: str, store: Store) -> tuple[Pack, Unpack
             slices.append(value_slices)
             incs.append(value_incs)
         if kind == "dict":
-            return dict(zip(names, values)), dict(zip(names, slices)), dict(zip(names, incs))
+            named = [dict(zip(names, part, strict=True)) for part in (values, slices, incs)]
+            return named[0], named[1], named[2]
         return values, slices, incs
 
     return pack_parts, unpack_parts
@@ -437,7 +204,7 @@ class _Leaf:
             self.dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         self.added_dtype = _dtype_with(column, is_number=is_number)
 
-    def pack(self, packing: _Packing) -> None:
+    def pack(self, packing: Packing) -> None:
         selection, column = packing.selection, self.column
         rows = selection.column_rows(column.name)
         slices = increments = -1
@@ -474,7 +241,7 @@ class _Leaf:
         selection.column(self.column.name, target)
         tensor = _as_torch(target, dtype)
         ptr = selection.column_rows(self.column.name).ptr.tolist()
-        for place, (start, stop) in enumerate(zip(ptr, ptr[1:])):
+        for place, (start, stop) in enumerate(itertools.pairwise(ptr)):
             tensor[start:stop] += torch.from_numpy(np.asarray(rows_first[place]))
 
 
@@ -509,14 +276,14 @@ def _rows_first(incs: NDArray[np.int64], column: Column, dim: int) -> NDArray[np
     return moved[:, 0]
 
 
-def _unpack_leaf(views: _Views) -> tuple[Any, Any, Any]:
+def _unpack_leaf(views: Views) -> tuple[Any, Any, Any]:
     value = views.tensor(views.number())
     slices = views.kept(views.number(), views.arange)
     incs = views.kept(views.number(), views.zeros)
     return value.clone() if slices is views.arange else value, slices, incs
 
 
-def _unpack_objects(views: _Views) -> tuple[Any, Any, Any]:
+def _unpack_objects(views: Views) -> tuple[Any, Any, Any]:
     return views.objects(), views.arange, None
 
 
@@ -529,7 +296,7 @@ def _pack_num_nodes(axis: str) -> Pack:
     )
 
 
-def _pack_vectors(packing: _Packing, lengths: NDArray[np.int64], ptr: NDArray[np.int64]) -> None:
+def _pack_vectors(packing: Packing, lengths: NDArray[np.int64], ptr: NDArray[np.int64]) -> None:
     def fill_batch(out: NDArray[Any]) -> None:
         out[...] = np.repeat(np.arange(len(lengths)), lengths)
 
@@ -538,7 +305,7 @@ def _pack_vectors(packing: _Packing, lengths: NDArray[np.int64], ptr: NDArray[np
 
 
 def _pack_batch_vector(axis: str) -> Pack:
-    def pack(packing: _Packing) -> None:
+    def pack(packing: Packing) -> None:
         rows = packing.selection.axis_rows(axis)
         _pack_vectors(packing, rows.lengths, rows.ptr)
 
@@ -548,7 +315,7 @@ def _pack_batch_vector(axis: str) -> Pack:
 def _pack_follow(attribute: Attribute) -> Pack:
     """``{attr}_batch`` and ``{attr}_ptr`` of every leaf, in order."""
 
-    def pack(packing: _Packing) -> None:
+    def pack(packing: Packing) -> None:
         count = packing.selection.num_graphs
         for leaf in _leaves(attribute):
             if leaf.column is None or leaf.column.per_graph or leaf.kind in {"str", "json"}:
@@ -566,7 +333,7 @@ def _leaves(attribute: Attribute) -> list[Attribute]:
     return [leaf for item in attribute.items for leaf in _leaves(item)]
 
 
-def _unpack_follow(slices: Any, views: _Views) -> tuple[Any, Any]:
+def _unpack_follow(slices: Any, views: Views) -> tuple[Any, Any]:
     if isinstance(slices, dict):
         pairs = {key: _unpack_follow(value, views) for key, value in slices.items()}
         return {k: pair[0] for k, pair in pairs.items()}, {k: p[1] for k, p in pairs.items()}

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.format import layout
-from shardgraph.shards.open import Located, Shard
+from shardgraph.shards.open import Shard
 from shardgraph.shards.pool import ShardPool
+from shardgraph.shards.structure import Located
 
 try:
     import resource
@@ -75,9 +76,8 @@ def _ranges(pool: ShardPool, first: Ints, last: Ints) -> Iterator[tuple[Shard, I
 def _cached(shard: Shard, starts: Ints, stops: Ints) -> bool:
     """Whether a sample of the pages is in memory."""
     places = np.linspace(0, len(starts) - 1, min(PROBES, len(starts))).astype(np.int64)
-    offsets = np.concatenate([starts[places], stops[places] - 1])[stops[places] > starts[places]]         if len(starts) == 0 else np.where(
-            np.arange(len(places)) % 2, starts[places], np.maximum(stops[places] - 1, starts[places])
-        )
+    begin, end = starts[places], stops[places]
+    offsets = np.where(np.arange(len(places)) % 2, begin, end - 1)[begin < end]
     return shard.map.is_cached(offsets)
 
 
@@ -119,7 +119,7 @@ def _major_faults() -> int:
     """Page faults of this thread that went to disk; always 0 where the system does not count."""
     if _RUSAGE is None:
         return 0
-    return _RUSAGE.getrusage(_RUSAGE.RUSAGE_THREAD).ru_majflt
+    return int(_RUSAGE.getrusage(_RUSAGE.RUSAGE_THREAD).ru_majflt)
 
 
 def byte_ranges(shard: Shard, first: Ints, last: Ints) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,6 @@ class FileMap:
             first, nbytes = page_pieces(starts, np.minimum(stops, self.nbytes))
             if len(first):
                 _advise_pieces(first + self._owner.address, nbytes)
-
 
     def is_cached(self, offsets: NDArray[np.int64]) -> bool:
         """Whether the bytes at these offsets can be read without waiting for the disk.
@@ -165,7 +164,7 @@ def _map(descriptor: int, nbytes: int) -> _Mapping | mmap.mmap | None:
     return _Mapping(address, nbytes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

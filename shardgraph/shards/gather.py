@@ -111,7 +111,7 @@ class Selection:
     def _read_rows(self, axes: tuple[str | None, ...]) -> Rows:
         starts: list[Ints | None] = []
         lengths = np.empty(self.num_graphs, np.int64)
-        for part, axis in zip(self.parts, axes):
+        for part, axis in zip(self.parts, axes, strict=False):
             begin, length = _run(part, axis)
             starts.append(begin)
             if part.places is None:
@@ -122,7 +122,7 @@ class Selection:
 
     def one_row_each(self, name: str) -> bool:
         """Whether a column has exactly one row for every graph of the selection."""
-        return all([part.shard.axis_of.get(name) == layout.GRAPH_AXIS for part in self.parts])
+        return all(part.shard.axis_of.get(name) == layout.GRAPH_AXIS for part in self.parts)
 
     def column(self, name: str, out: Array, add: Array | None = None) -> None:
         """Copies a column's rows to ``out`` [R, *row_shape], widened to its dtype.
@@ -147,7 +147,7 @@ class Selection:
 
     def has_increments(self, name: str) -> bool:
         """Whether ``__inc__`` gave anything but 0 for any graph of the shards at hand."""
-        return any([part.shard.inc_of.get(name, NO_INC) != NO_INC for part in self.parts])
+        return any(part.shard.inc_of.get(name, NO_INC) != NO_INC for part in self.parts)
 
     def increments(
         self, name: str, shape: tuple[int, ...], endpoints: tuple[str, str] | None
@@ -158,7 +158,7 @@ class Selection:
         # A shard whose graphs all lack the type has no rule, but its graphs' nodes count.
         usual = ENDPOINTS_INC if np.prod(shape) == 2 and endpoints is not None else NO_INC
         rule_of_absent = next(filter(None, rules), usual)
-        for part, rule in zip(self.parts, rules):
+        for part, rule in zip(self.parts, rules, strict=False):
             rule = rule or rule_of_absent
             if rule == NO_INC or (rule == EXPLICIT_INC and name not in part.shard.incs):
                 continue
@@ -251,7 +251,7 @@ def _copy_runs(part: _Part, rows: Rows, number: int, source: Any, out: Array) ->
     places = range(rows.lengths.size) if part.places is None else part.places.tolist()
     lengths = rows.lengths if part.places is None else rows.lengths[part.places]
     ptr = rows.ptr.tolist()
-    for place, start, length in zip(places, starts.tolist(), lengths.tolist()):
+    for place, start, length in zip(places, starts.tolist(), lengths.tolist(), strict=False):
         out[ptr[place] : ptr[place + 1]] = source[start : start + length]
 
 
