@@ -26,6 +26,7 @@ _BUILTIN: dict[str, str] = {
     "edgelist": "shardgraph.convert.sources.edgelist:EdgelistSource",
     "networkx": "shardgraph.convert.sources.networkx:NetworkxSource",
     "atoms": "shardgraph.convert.sources.atoms:AtomsSource",
+    "hdf5": "shardgraph.convert.sources.hdf5:Hdf5Source",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 
