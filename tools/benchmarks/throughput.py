@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,5 +88,6 @@ def rates(
         loader = opened.loader(dataset, batch_size, num_workers=num_workers, endless=True)
         warm_up = warm_up_batches(num_workers)
         found.append(run_loop(loader, seconds=seconds, warm_up=warm_up))
-        del loader  # ends its workers before the next ones start
+        del loader
+        gc.collect()  # ends its workers before the next ones start, whatever cycle holds them
     return found
