@@ -48,7 +48,7 @@ class Advisor:
             self._resting -= 1
             return 0
         wanted = list(_ranges(self._pool, first, last))
-        if all(_cached(shard, starts, stops) for shard, starts, stops in wanted):
+        if all(self._is_cached(*each) for each in wanted):
             self._rest = min(2 * self._rest + 1, _MAX_REST)
             self._resting = self._rest
             return 0
@@ -56,6 +56,14 @@ class Advisor:
         for shard, starts, stops in wanted:
             shard.map.will_need(starts, stops)
         return sum(int((stops - starts).sum()) for _, starts, stops in wanted)
+
+    @staticmethod
+    def _is_cached(shard: Shard, starts: Ints, stops: Ints) -> bool:
+        """Whether a sample of the pages is in memory."""
+        places = np.linspace(0, len(starts) - 1, min(PROBES, len(starts))).astype(np.int64)
+        begin, end = starts[places], stops[places]
+        offsets = np.where(np.arange(len(places)) % 2, begin, end - 1)[begin < end]
+        return shard.map.is_cached(offsets)
 
 
 def _ranges(pool: ShardPool, first: Ints, last: Ints) -> Iterator[tuple[Shard, Ints, Ints]]:
@@ -71,14 +79,6 @@ def _ranges(pool: ShardPool, first: Ints, last: Ints) -> Iterator[tuple[Shard, I
         ends = pool.starts[numbers + 1]
         over = last > ends  # ranges that go on in the next shard
         first, last = ends[over], last[over]
-
-
-def _cached(shard: Shard, starts: Ints, stops: Ints) -> bool:
-    """Whether a sample of the pages is in memory."""
-    places = np.linspace(0, len(starts) - 1, min(PROBES, len(starts))).astype(np.int64)
-    begin, end = starts[places], stops[places]
-    offsets = np.where(np.arange(len(places)) % 2, begin, end - 1)[begin < end]
-    return shard.map.is_cached(offsets)
 
 
 def sorted_ranges(ids: Ints) -> tuple[Ints, Ints]:
