@@ -1,6 +1,5 @@
 """``shardgraph bench``: what it measures, its result line, its plot."""
 
-import argparse
 import json
 
 import pytest
@@ -9,7 +8,7 @@ from torch_geometric.data import Data
 
 import shardgraph as sg
 from shardgraph import bench as module
-from shardgraph.cli import bench as command
+from shardgraph.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +73,9 @@ def test_arguments_out_of_range_are_refused(dataset, options, message):
 
 def test_the_command_prints_a_table_and_a_line(dataset, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
     text = f"{dataset} --max-nodes 30 --workers 0 --orders sequential --seconds 0.02 --step 1"
     files = ["--json", str(tmp_path / "lines"), "--plot", str(tmp_path / "waits.png")]
-    assert command.run(parser.parse_args([*text.split(), *files])) == 0
+    assert main(["bench", *text.split(), *files]) == 0
     title, head, row, line = capsys.readouterr().out.splitlines()
     assert title == "through DevicePrefetcher; wait: of a loop with steps of 1 ms"
     assert head.split()[:3] == ["order", "workers", "graphs/s"]

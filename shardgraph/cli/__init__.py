@@ -1,4 +1,4 @@
-"""The command line: ``shardgraph convert | info | verify | formats``. Parse, call, exit status.
+"""The command line: ``shardgraph convert | info | verify | bench | formats``. Parse, call, exit status.
 
 A command is a module of this package with ``HELP``, ``add_arguments`` and ``run``, and is named in
 ``COMMANDS``. At import a command's module loads only the standard library.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from shardgraph.errors import ShardGraphError
 
-COMMANDS = ("convert", "info", "verify", "formats")
+COMMANDS = ("convert", "info", "verify", "bench", "formats")
 
 DONE, FAILED, USAGE, REJECTED = range(4)
 
