@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.format.manifest import Manifest
+from shardgraph.errors import CorruptShardError, FormatError
+from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.shards.open import Shard
 from shardgraph.shards.structure import check_size
@@ -58,18 +59,28 @@ class ShardPool:
         """The open shard of that number.
 
         Raises:
-            FormatError, CorruptShardError: if the file is not the shard it should be.
+            CorruptShardError: if the file is not the shard it should be.
+            FormatError: if the dataset was replaced by another, or the file holds what it must not.
         """
         if self._pid != os.getpid():
             self._reset()
         shard = self._shards.get(number)
         if shard is None:
-            entry = self.entries[number]
-            shard = Shard(self.root / entry.name, entry, self.schema)
-            shard.map.advise_random()
-            self._shards[number] = shard
+            shard = self._shards[number] = self._open(self.entries[number])
         if shard.index_chunked:
             self._keep_handle(number, shard)
+        return shard
+
+    def _open(self, entry: ShardEntry) -> Shard:
+        try:
+            shard = Shard(self.root / entry.name, entry, self.schema)
+        except (CorruptShardError, FileNotFoundError) as error:
+            if Manifest.read(self.root).shards != self.entries:
+                raise FormatError(
+                    f"{self.root} holds another dataset than when it was opened; open it again"
+                ) from error
+            raise
+        shard.map.advise_random()
         return shard
 
     def _keep_handle(self, number: int, shard: Shard) -> None:
@@ -86,6 +97,7 @@ class ShardPool:
         """
         if not 0 <= graph < self.num_graphs:
             raise IndexError(f"graph {graph} of a dataset of {self.num_graphs} graphs")
+        self.recheck()
         number = int(np.searchsorted(self.starts, graph, side="right")) - 1
         return self.shard(number), graph - int(self.starts[number])
 
@@ -93,7 +105,7 @@ class ShardPool:
         """Checks now and then that no open shard has shrunk: reading its map would kill.
 
         Raises:
-            CorruptShardError: naming the shard that has.
+            CorruptShardError: naming the shard that has. One that was removed can still be read.
         """
         now = time.monotonic()
         if now < self._next_check:
@@ -101,7 +113,8 @@ class ShardPool:
         self._next_check = now + CHECK_SECONDS
         for number in list(self._shards):
             entry = self.entries[number]
-            check_size(self.root / entry.name, entry)
+            if (path := self.root / entry.name).exists():
+                check_size(path, entry)
 
     def close(self) -> None:
         """Forgets all open shards; reading again opens them again."""
