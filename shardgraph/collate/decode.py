@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex, Index
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
 
 from shardgraph.collate.encode import BITS, SORT_ORDERS, class_name
@@ -211,7 +210,11 @@ def _varying(selection: Selection, column: Column) -> list[Any]:
     padded = selection.shapes(column.name).tolist()
     shapes = [[extent for extent in shape if extent >= 0] for shape in padded]
     if any(math.prod(shape) != length for shape, length in zip(shapes, lengths)):
-        raise CorruptShardError(f"column {column.name!r}: a stored shape does not fit its values")
+        files = ", ".join(str(part.shard.path) for part in selection.parts)
+        raise CorruptShardError(
+            f"{files}: /shapes/{column.name} does not fit its values; "
+            "check with `shardgraph verify` and restore the file"
+        )
     return [part.view(shape) for part, shape in zip(flat.split(lengths), shapes)]
 
 

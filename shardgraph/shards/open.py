@@ -27,7 +27,8 @@ class Shard:
     """One open shard: its columns as views into the map, or behind an HDF5 handle.
 
     Its structure is checked, and that every ptr ends with its columns. That ptr rises between its
-    ends is checked where it is read; `check_rows` checks it all.
+    ends is checked where it is read; `check_rows` checks it all. ``strict`` is for verification: it
+    checks also what only readers without the manifest need, and leaves ptr to `check_rows`.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Shard:
         """What is read of a graph beside ptr, with the axis that each array's rows count."""
         self.ends = {layout.GRAPH_AXIS: entry.num_graphs}
         """Number of rows of each axis."""
-        self._check_ends()
+        if not strict:
+            self._check_ends()
         self._want(index)
         self._file: h5py.File | None = None
 
@@ -91,11 +93,12 @@ class Shard:
                 raise self._damaged(f"/{layout.COLUMNS}/{name} is missing")
 
     def check_rows(self) -> None:
-        """Checks that every ptr rises, and that shapes fit their rows: reads ptr and shapes.
+        """Checks that every ptr rises to its end, and that shapes fit their rows: reads them all.
 
         Raises:
             CorruptShardError: naming the array that does not fit.
         """
+        self._check_ends()
         for axis, ptr in self.ptrs.items():
             if (ptr[1:] < ptr[:-1]).any():
                 raise self.falls(axis)
