@@ -1,4 +1,4 @@
-"""The command line: ``shardgraph convert | info | verify | bench | formats``. Parse, call, exit status.
+"""The command line, ``shardgraph convert | info | verify | bench | formats``: parse and call.
 
 A command is a module of this package with ``HELP``, ``add_arguments`` and ``run``, and is named in
 ``COMMANDS``. At import a command's module loads only the standard library.
