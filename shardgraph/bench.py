@@ -96,7 +96,7 @@ class BenchReport:
             for each in self.measurements:
                 if each.order == order:
                     waits = [1e6 * wait for wait in each.stats.waits]
-                    axes.plot(waits, linewidth=0.8, label=f"{each.num_workers} workers")
+                    axes.plot(waits, linewidth=0.8, label=f"workers: {each.num_workers}")
             axes.set_yscale("log")
             axes.set_ylabel("wait, microseconds")
             axes.set_title(order, loc="left", fontsize=9)
