@@ -27,6 +27,7 @@ _BUILTIN: dict[str, str] = {
     "networkx": "shardgraph.convert.sources.networkx:NetworkxSource",
     "atoms": "shardgraph.convert.sources.atoms:AtomsSource",
     "hdf5": "shardgraph.convert.sources.hdf5:Hdf5Source",
+    "lmdb": "shardgraph.convert.sources.lmdb:LmdbSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

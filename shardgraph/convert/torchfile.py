@@ -13,9 +13,15 @@ import struct
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from shardgraph.convert.unpickle import RestrictedUnpickler, StorageScanner, guarded, torch_dtype
+from shardgraph.convert.unpickle import (
+    RestrictedUnpickler,
+    StorageScanner,
+    guarded,
+    torch_dtype,
+    trusted,
+)
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -40,15 +46,33 @@ def load_pt(path: Path, *, trust: bool = False) -> Any:
     if trust:
         import torch
 
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return trusted(lambda: torch.load(path, map_location="cpu", weights_only=False), str(path))
     with path.open("rb") as file:
         start = file.read(len(_LEGACY_MAGIC))
         file.seek(0)
         if start.startswith(b"PK\x03\x04"):
             return guarded(lambda: _load_zip(file, str(path)), str(path))
         if start == _LEGACY_MAGIC:
-            return guarded(lambda: _load_legacy(file, str(path)), str(path))
+            # Private and writable: see _load_zip.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            return guarded(lambda: _load_legacy(file, content, str(path)), str(path))
     raise FormatError(f"{path} was not written by torch.save, or is damaged at its start")
+
+
+def loads_torch(data: bytes, where: str) -> Any:
+    """The value of a plain pickle that holds tensors, such as a record of a database."""
+
+    def nested(content: bytes) -> Any:
+        if not content.startswith(_LEGACY_MAGIC):
+            raise FormatError(f"{where}: a tensor's contents are not a file of torch.save")
+        return _load_legacy(io.BytesIO(content), bytearray(content), where)
+
+    def no_storage(*_: object) -> NoReturn:
+        raise FormatError(f"{where}: a tensor refers to a file that is not there")
+
+    stream = io.BytesIO(data)
+    unpickler = RestrictedUnpickler(stream, where, storage=no_storage, nested=nested)
+    return guarded(unpickler.load, where)
 
 
 def _load_zip(file: BinaryIO, where: str) -> Any:
@@ -91,12 +115,11 @@ def _load_zip(file: BinaryIO, where: str) -> Any:
     return RestrictedUnpickler(stream, where, storage=storage).load()
 
 
-def _load_legacy(file: BinaryIO, where: str) -> Any:
+def _load_legacy(file: BinaryIO, content: mmap.mmap | bytearray, where: str) -> Any:
     """The legacy container, before torch 1.6: five pickles, then each storage with its size.
 
     The fourth pickle is read twice, as where its storages are is known only from what follows.
     """
-    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     for _ in range(2):
         RestrictedUnpickler(file, where).load()
     system = RestrictedUnpickler(file, where).load()
@@ -119,7 +142,7 @@ def _load_legacy(file: BinaryIO, where: str) -> Any:
     return RestrictedUnpickler(file, where, storage=lambda _, key, __: storages[key]).load()
 
 
-def _view(content: mmap.mmap, dtype: torch.dtype, start: int, numel: int) -> Tensor:
+def _view(content: mmap.mmap | bytearray, dtype: torch.dtype, start: int, numel: int) -> Tensor:
     import torch
 
     if numel == 0:

@@ -105,6 +105,7 @@ class RestrictedUnpickler(pickle.Unpickler):
         where: Name of the file, for errors.
         encoding: Of the byte strings of Python 2, as in ``pickle.load``.
         storage: Returns the storage of a persistent id of torch; without it there are none.
+        nested: Returns the storage in the bytes that a plain pickle of a tensor holds.
     """
 
     def __init__(
@@ -114,11 +115,14 @@ class RestrictedUnpickler(pickle.Unpickler):
         *,
         encoding: str = "ASCII",
         storage: Callable[[str, str, int], Tensor] | None = None,
+        nested: Callable[[bytes], Any] | None = None,
     ) -> None:
         super().__init__(file, encoding=encoding)
         self._where = where
         self._storage = storage
         self._allowed = _allowed_names() | (_torch_names() if storage else {})
+        if nested is not None:
+            self._allowed["torch.storage", "_load_from_bytes"] = _Stand(nested)
 
     def find_class(self, module: str, name: str) -> Any:
         """What the name stands for in the closed list."""
@@ -166,6 +170,14 @@ def loads(data: bytes, where: str, *, encoding: str = "ASCII") -> Any:
     """The value of a pickle without tensors; see `RestrictedUnpickler`."""
     unpickler = RestrictedUnpickler(io.BytesIO(data), where, encoding=encoding)
     return guarded(unpickler.load, where)
+
+
+def trusted(load: Callable[[], Any], where: str) -> Any:
+    """What `load` returns, of code that the user trusts; FormatError for all that it raises."""
+    try:
+        return load()
+    except Exception as error:
+        raise FormatError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def guarded(load: Callable[[], Any], where: str) -> Any:

@@ -162,6 +162,32 @@ def test_subclass_needs_trust(tmp_path, read_all):
     assert type(read) is Subclass
 
 
+@pytest.mark.parametrize("kind", [Subclass, HeteroData])
+def test_trusted_collated_graphs_keep_their_class(tmp_path, read_all, assert_same, kind):
+    expected = [Subclass(x=torch.ones(i, 1)) for i in (1, 2)]
+    if kind is HeteroData:
+        expected = [hetero(), hetero()]
+    InMemoryDataset.save(expected, tmp_path / "a.pt")
+    graphs, _ = read_all(tmp_path / "a.pt", trust_pickle=True)
+    for read, wanted in zip(graphs, expected, strict=True):
+        assert_same(read, wanted)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ({"a": 1, "__class__": 2}, {"a": torch.tensor([0, 1])}),
+        ({"a": 1}, {"a": torch.tensor([0, 1])}, HeteroData),
+        ({("a", "b"): {}}, {"a": torch.tensor([0, 1])}, Data),
+    ],
+    ids=["name", "store", "key"],
+)
+def test_dicts_that_are_no_graphs(tmp_path, read_all, value):
+    torch.save(value, tmp_path / "a.pt")
+    with pytest.raises(FormatError, match=r"a.pt"):
+        read_all(tmp_path / "a.pt")
+
+
 def test_trusted_old_object_is_brought_up_to_date(case, read_all, assert_same):
     path = case("pyg_old/MUTAG_pyg2019/data.pt")
     graphs, _ = read_all(path)

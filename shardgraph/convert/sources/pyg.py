@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardgraph.convert.files import FileSource, FilesPartition
+from shardgraph.convert.restore import describe, is_graph, restore_dict, restore_graph
 from shardgraph.convert.source import Option, Partition, Reject, file_stamps, spans
 from shardgraph.convert.torchfile import load_pt
-from shardgraph.convert.unpickle import Record
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -104,10 +104,9 @@ class _Graphs:
         self._slices: Mapping[Any, Any] | None = None
         if _is_collated(value):
             data, self._slices, *rest = value
-            hetero = any(getattr(kind, "kind", None) == "HeteroData" for kind in rest)
-            self._items = [_from_dict(data, hetero, path) if isinstance(data, Mapping) else data]
+            self._items = [restore_dict(data, rest, str(path)) if isinstance(data, dict) else data]
             if self._slices is not None:
-                self._collated = _graph(self._items[0], path)
+                self._collated = restore_graph(self._items[0], str(path))
                 if hasattr(self._collated, "node_types"):
                     # A type that holds nothing but its number of nodes has no slices.
                     types = [*self._collated.node_types, *self._collated.edge_types]
@@ -117,9 +116,9 @@ class _Graphs:
         else:
             self._items = [value]
         self._num_graphs = len(self._items) if self._slices is None else self._count(self._slices)
-        if self._num_graphs and self._slices is None and not any(map(_is_graph, self._items)):
+        if self._num_graphs and self._slices is None and not any(map(is_graph, self._items)):
             raise FormatError(
-                f"{path} holds {_describe(value)}; expected a Data or HeteroData of PyG, a list "
+                f"{path} holds {describe(value)}; expected a Data or HeteroData of PyG, a list "
                 "of them, or (data, slices) as InMemoryDataset saves it"
             )
 
@@ -131,7 +130,7 @@ class _Graphs:
 
         try:
             if self._slices is None:
-                return _graph(self._items[i], self._path)
+                return restore_graph(self._items[i], str(self._path))
             data = self._collated
             graph: BaseData = separate(data.__class__, data, i, self._slices, decrement=False)
         except (FormatError, AttributeError, LookupError, RuntimeError, TypeError) as error:
@@ -153,7 +152,7 @@ def _is_collated(value: Any) -> bool:
     return (
         isinstance(value, tuple)
         and len(value) >= 2
-        and (_is_graph(value[0]) or isinstance(value[0], dict))
+        and (is_graph(value[0]) or isinstance(value[0], dict))
         and (value[1] is None or isinstance(value[1], dict))
     )
 
@@ -164,100 +163,3 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(leaf)
         else:
             yield leaf
-
-
-def _is_graph(value: Any) -> bool:
-    from torch_geometric.data.data import BaseData
-
-    return isinstance(value, BaseData) or (
-        isinstance(value, Record) and value.kind in ("Data", "HeteroData")
-    )
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Record):
-        return value.kind
-    if isinstance(value, list | tuple) and value:
-        return f"a {type(value).__name__} that starts with {_describe(value[0])}"
-    return f"a {type(value).__name__}"
-
-
-def _graph(value: Any, path: Path) -> BaseData:
-    """A PyG object of this version from a record, or from an object of another version."""
-    from torch_geometric.data.data import BaseData
-
-    if not _is_graph(value):
-        raise FormatError(f"{path} holds {_describe(value)} where a graph was expected")
-    if isinstance(value, BaseData):
-        stale = "_store" not in vars(value) and "_global_store" not in vars(value)
-        return _from_dict(_attributes(vars(value)), False, path) if stale else value
-    state = value.state
-    if value.kind == "Data":
-        store = state.get("_store")
-        mapping = _attributes(state) if store is None else _store(store)
-        return _from_dict(mapping, False, path)
-    stores = {"_global_store": _store(state["_global_store"])}
-    for kind in ("_node_store_dict", "_edge_store_dict"):
-        stores.update({key: _store(store) for key, store in state[kind].items()})
-    return _from_dict(stores, True, path)
-
-
-def _store(record: Any) -> dict[str, Any]:
-    """The attributes of a storage of PyG 2."""
-    mapping = dict(record.state["_mapping"])
-    if "_num_nodes" in record.state:
-        mapping["_num_nodes"] = record.state["_num_nodes"]
-    return mapping
-
-
-def _attributes(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a `Data` of PyG 1, which were its own: those that are not None."""
-    found = {k: v for k, v in state.items() if v is not None and not k.startswith("__")}
-    num_nodes = state.get("__num_nodes__")
-    if num_nodes is not None:
-        # A list holds the numbers of nodes of collated graphs.
-        found["_num_nodes" if isinstance(num_nodes, list) else "num_nodes"] = num_nodes
-    return found
-
-
-def _from_dict(mapping: Mapping[Any, Any], hetero: bool, path: Path) -> BaseData:
-    from torch_geometric.data import Data, HeteroData
-
-    stores = mapping.values() if hetero else [mapping]
-    for name in (name for store in stores for name in store):
-        if not isinstance(name, str) or name.startswith("__"):
-            raise FormatError(f"{path}: {name!r} is not a name of an attribute")
-    plain = {key: _plain(value) for key, value in mapping.items()}
-    graph: BaseData = (HeteroData if hetero else Data).from_dict(plain)
-    return graph
-
-
-def _plain(value: Any) -> Any:
-    """The value with its records turned into the objects of PyG and SciPy they stand for."""
-    if isinstance(value, Record):
-        return _RECORDS[value.kind](value.state)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return type(value)(_plain(item) for item in value)
-    return value
-
-
-def _edge_index(state: Mapping[str, Any]) -> Any:
-    from torch_geometric import EdgeIndex
-
-    return EdgeIndex(
-        state["_data"],
-        sparse_size=state["_sparse_size"],
-        sort_order=state["_sort_order"],
-        is_undirected=state["_is_undirected"],
-    )
-
-
-def _index(state: Mapping[str, Any]) -> Any:
-    from torch_geometric import Index
-
-    return Index(state["_data"], dim_size=state["_dim_size"], is_sorted=state["_is_sorted"])
-
-
-_RECORDS = {"EdgeIndex": _edge_index, "Index": _index}
