@@ -430,6 +430,10 @@ def _metadata(value: Any) -> Tensor:
 
 # Encoding every graph ----------------------------------------------------------------------------
 
+# What PyG counts nodes and edges by, before anything else (torch_geometric/data/storage.py).
+_N_KEYS = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
+_E_KEYS = frozenset({"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"})
+
 Encode: TypeAlias = "Callable[[Any, BaseData, Any, dict[str, Cell]], None]"
 
 
@@ -452,18 +456,40 @@ class _StoreEncoder:
         self._tells_nodes = store.counts_nodes or not _ALSO_TELL_NODES.isdisjoint(names)
         self._node_axis = None if is_global else store.node_axis
         self._edge_axis = None if is_global else store.edge_axis
-        self.encoders = [self._compile(attribute, attribute.name) for attribute in store.attributes]
+        self._nodes_from = self._counting_column(_N_KEYS, "num_nodes")
+        self._edges_from = self._counting_column(_E_KEYS, "num_edges")
+        self.encoders = [(a.name, self._compile(a, a.name)) for a in store.attributes]
 
     def encode(self, data: BaseData, store: Any, record: GraphRecord) -> None:
         """Adds the store's sizes and cells to the record."""
         if list(store.keys()) != self.names:
             self._check_names(store)
-        for name, encode in zip(self.names, self.encoders):
-            encode(store[name], data, store, record.cells)
+        cells = record.cells
+        for name, encode in self.encoders:
+            encode(store[name], data, store, cells)
         if self._node_axis is not None:
-            record.sizes[self._node_axis] = (store.num_nodes or 0) if self._tells_nodes else 0
+            record.sizes[self._node_axis] = self._num_nodes(store, record)
         if self._edge_axis is not None:
-            record.sizes[self._edge_axis] = store.num_edges
+            known = self._edges_from
+            record.sizes[self._edge_axis] = (
+                record.cells[known].rows if known else store.num_edges
+            )
+
+    def _num_nodes(self, store: Any, record: GraphRecord) -> int:
+        if self._nodes_from:
+            return record.cells[self._nodes_from].rows
+        return (store.num_nodes or 0) if self._tells_nodes else 0
+
+    def _counting_column(self, names: frozenset[str], explicit: str) -> str | None:
+        """The column whose rows PyG counts first, where that is known: asking it takes longer."""
+        attributes = {attribute.name: attribute for attribute in self.store.attributes}
+        first = next((a for name, a in attributes.items() if name in names), None)
+        if not self._default_rules or explicit in attributes or first is None:
+            return None
+        column = first.column if first.kind == "tensor" else None
+        if column is None or column.per_graph or column.row_shape is None:
+            return None
+        return column.name
 
     def check_can_be_empty(self, who_lacks: str) -> None:
         """Raises SchemaError if no empty store can stand for this type in a graph that lacks it."""
@@ -597,6 +623,8 @@ def _encode_tensor(
     ndim = None if row_shape is None else len(row_shape) + (not column.per_graph)
     along = 0 if cat_dim is None or ndim is None else cat_dim % ndim
     per_graph, column_name = column.per_graph, column.name
+    rows_first = list(range((ndim or 0) + is_complex))
+    rows_first.insert(0, rows_first.pop(along) if rows_first else 0)
 
     def encode(value: Any, data: BaseData, store: Any, cells: dict[str, Cell]) -> None:
         asked = value
@@ -623,8 +651,8 @@ def _encode_tensor(
         else:
             rows = value.shape[along]
             if along:
-                array = np.moveaxis(array, along, 0)
-            if array.shape[1 : ndim] != row_shape:
+                array = array.transpose(rows_first)
+            if array.shape[1:ndim] != row_shape:
                 raise mismatch(name, _expected_shape(column), f"shape {list(value.shape)}")
         if ask_dim and not (per_graph and not row_shape):
             dim = _ask_cat_dim((data, store), key, asked)
@@ -654,8 +682,9 @@ def _checked_inc(context: Context, key: str, value: Any, column: Column) -> Any:
 
 def to_numpy(value: Tensor, bits: torch.dtype | None, *, is_complex: bool) -> Any:
     """A tensor's values in their storage dtype; complex numbers as pairs in one more dimension."""
-    value = value.detach()
-    if value.device.type != "cpu":
+    if value.requires_grad:
+        value = value.detach()
+    if not value.is_cpu:
         value = value.cpu()
     if value.is_neg():
         value = value.resolve_neg()
