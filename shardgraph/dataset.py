@@ -210,8 +210,9 @@ class ShardedDataset(Dataset):
 
     def __getitem__(self, idx: Any) -> Any:
         """A graph (int), or a subset (slice, list, tensor, array, mask), as in PyG."""
-        if isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0 and idx.dtype not in _BOOLS:
-            idx = int(idx)
+        zero_dim = isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0
+        if isinstance(idx, int) or (zero_dim and idx.dtype not in _BOOLS):
+            idx = int(idx)  # also True and False, as lists take them
         return super().__getitem__(idx)
 
     def index_select(self, idx: Any) -> ShardedDataset:
@@ -332,8 +333,9 @@ def _positions(idx: Any, size: int) -> NDArray[np.int64]:
     """Indices or a mask as int64 positions, not negative."""
     if isinstance(idx, Tensor):
         idx = idx.cpu().numpy()
-    if isinstance(idx, Sequence) and not isinstance(idx, str):
+    elif isinstance(idx, Sequence) and not isinstance(idx, str):
         idx = np.asarray(idx if len(idx) else np.empty(0, np.int64))
+        idx = idx if idx.ndim == 1 else list(idx)
     if not isinstance(idx, np.ndarray) or idx.dtype.kind not in "biu" or idx.dtype == np.uint8:
         kind = type(idx).__name__ + (f" of {idx.dtype}" if hasattr(idx, "dtype") else "")
         raise IndexError(

@@ -212,7 +212,8 @@ def test_leftovers_of_a_crash_are_removed(tmp_path):
     for name in ("shard-00007.h5", ".shard-00000.h5.tmp-1-ab", "keep.h5", "shard-1.h5"):
         (tmp_path / name).write_bytes(b"x")
     write(tmp_path, range(1))
-    assert sorted(files_of(tmp_path)) == ["keep.h5", "manifest.json", "shard-00000.h5", "shard-1.h5"]
+    left = sorted(files_of(tmp_path))
+    assert left == ["keep.h5", "manifest.json", "shard-00000.h5", "shard-1.h5"]
 
 
 # Overwriting -------------------------------------------------------------------------------------

@@ -321,8 +321,9 @@ def canonical(stores: tuple[Store, ...]) -> tuple[Store, ...]:
     return tuple(sorted(stores, key=lambda store: rank[type(store.key)]))
 
 
-# What PyG reads a node count from without guessing (torch_geometric/data/storage.py, N_KEYS).
-_TELLS_NUM_NODES = frozenset({"num_nodes", "x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
+# What PyG reads a node count from without guessing, and then counts a batch's nodes by
+# (torch_geometric/data/storage.py, N_KEYS and can_infer_num_nodes).
+_TELLS_NUM_NODES = frozenset({"num_nodes", "x", "pos", "batch", "node_type"})
 
 
 def _select(store: Store, keys: frozenset[str]) -> Store:
