@@ -71,7 +71,8 @@ def build(dataset: Any) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     seen = _generation(directory)
     with directory_lock(Path(dataset.root), wait=True):
-        if _generation(directory) != seen:
+        now = _generation(directory)
+        if now != seen or (now is not None and not dataset.force_reload):
             return  # another process built it while this one waited
         missing = [path for path in dataset.raw_paths if not os.path.exists(path)]
         if missing:
