@@ -28,6 +28,7 @@ _BUILTIN: dict[str, str] = {
     "atoms": "shardgraph.convert.sources.atoms:AtomsSource",
     "hdf5": "shardgraph.convert.sources.hdf5:Hdf5Source",
     "lmdb": "shardgraph.convert.sources.lmdb:LmdbSource",
+    "parquet": "shardgraph.convert.sources.parquet:ParquetSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

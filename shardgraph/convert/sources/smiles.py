@@ -93,7 +93,7 @@ class SmilesSource(Source):
             columns = tables.open_table(spec).columns
         except (OSError, FormatError, ConversionError):
             return None
-        return Confidence.CERTAIN if _smiles_column(columns) else None
+        return Confidence.CERTAIN if smiles_column(columns) else None
 
     def partitions(self) -> Sequence[Partition]:
         """Runs of 10,000 rows."""
@@ -145,7 +145,7 @@ class SmilesSource(Source):
         table, smiles = self._table, self._smiles
         if smiles is None and table.delimiter is None:
             smiles = table.columns[0]
-        smiles = smiles or _smiles_column(table.columns)
+        smiles = smiles or smiles_column(table.columns)
         if smiles is None:
             raise ValueError(
                 f"{self.spec} has no column named like SMILES; name the column to use, one of "
@@ -176,6 +176,7 @@ class SmilesSource(Source):
         return found
 
 
-def _smiles_column(columns: Sequence[str]) -> str | None:
+def smiles_column(columns: Sequence[str]) -> str | None:
+    """The column that is named like SMILES; None where there is none."""
     by_name = {column.casefold(): column for column in reversed(columns)}
     return next((by_name[name] for name in _SMILES_NAMES if name in by_name), None)

@@ -1,0 +1,288 @@
+"""Graphs in Parquet files, a row per graph: list columns, or a column of SMILES."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardgraph.convert.build import make_data
+from shardgraph.convert.files import FileSource, natural_key
+from shardgraph.convert.source import Confidence, Option, Partition, Reject, require, spans
+from shardgraph.convert.sources import _rdkit
+from shardgraph.convert.sources.smiles import smiles_column
+from shardgraph.convert.table import is_id
+from shardgraph.errors import FormatError
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
+    from torch_geometric.data.data import BaseData
+
+# The names of the graph datasets on the Hugging Face hub, and what PyG calls them.
+_RENAMED = {"node_feat": "x", "edge_feat": "edge_attr", "label": "y", "labels": "y", "target": "y"}
+_ROWS_AT_ONCE = 256
+_SNIFFED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Which columns are read, and as what."""
+
+    smiles: str | None
+    lists: dict[str, str]
+    """Attribute by column, of the columns of lists of numbers."""
+    targets: tuple[str, ...]
+    has_num_nodes: bool
+    floating: frozenset[str]
+    """Columns of floats."""
+    widths: dict[str, int]
+    """Of lists of lists: the length of the inner ones, which an empty list does not tell."""
+
+    def columns(self) -> list[str]:
+        """The columns to read."""
+        told = [self.smiles] if self.smiles else [*self.lists]
+        extra = ["num_nodes"] if self.has_num_nodes else []
+        return list(dict.fromkeys([*told, *extra, *self.targets]))
+
+
+class ParquetSource(FileSource):
+    """Reads one graph a row, from a file or the .parquet files of a folder.
+
+    With a column ``edge_index`` (lists of two lists), the other columns of lists of numbers become
+    attributes of the same name (node_feat ``x``, edge_feat ``edge_attr``), floats as float32,
+    integers as int64, a list that is not of nodes or edges, such as ``y``, with the graph as its
+    first dimension; ``num_nodes`` is taken where it is there. Without that column the SMILES are
+    read as by `SmilesSource`. Single numbers become ``y`` float32 [1, T], NaN where null.
+
+    Args:
+        spec: The file or folder.
+        targets: Columns of single numbers that become ``y``; None takes a column named y, label
+            or target alone where there is one, else all but those named like an identifier.
+        smiles: Column of the SMILES; None recognises one by name.
+        with_hydrogen: Of SMILES: adds the hydrogens as atoms.
+        kekulize: Of SMILES: turns aromatic bonds into single and double ones.
+    """
+
+    name = "parquet"
+    description = "a row per graph: list columns as on the Hugging Face hub, or SMILES"
+    extra = "table"
+    suffixes = frozenset({".parquet"})
+    options = (
+        Option(name="targets", type=str, many=True, help="columns that become y (all of numbers)"),
+        Option(name="smiles", type=str, help="column of the SMILES (recognised by name)"),
+        Option(name="with_hydrogen", type=bool, help="add hydrogens as atoms", default=False),
+        Option(
+            name="kekulize", type=bool, help="single and double for aromatic bonds", default=False
+        ),
+    )
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        targets: Sequence[str] | None = None,
+        smiles: str | None = None,
+        with_hydrogen: bool = False,
+        kekulize: bool = False,
+    ) -> None:
+        super().__init__(spec)
+        require("pyarrow", "table", "reading Parquet")
+        self._targets = targets if targets is None else tuple(targets)
+        self._smiles = smiles
+        self._with_hydrogen, self._kekulize = with_hydrogen, kekulize
+
+    @classmethod
+    def recognise(cls, spec: str) -> Confidence | None:
+        """Certain of .parquet files and of folders, or trees of them, that hold such files."""
+        path = Path(spec)
+        found = bool(cls.names(path)) if path.is_dir() else path.suffix.lower() in cls.suffixes
+        return Confidence.CERTAIN if found else None
+
+    @classmethod
+    def names(cls, folder: Path) -> list[str]:
+        """The .parquet files below a folder."""
+        names = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
+        return sorted(names, key=natural_key)
+
+    def partitions(self) -> Sequence[Partition]:
+        """Runs of 10,000 rows of each file."""
+        if self._plan.smiles is not None:
+            require("rdkit", "chem", "reading SMILES")
+        found: list[Partition] = []
+        for path in self.files():
+            with _opened(path) as file:
+                num_rows = file.metadata.num_rows
+            found += [
+                Partition(file=str(path), first=first, num_records=count)
+                for first, count in spans(num_rows, self.records_per_partition)
+            ]
+        return found
+
+    def read(self, partition: Partition) -> Iterator[BaseData | Reject]:
+        """Yields a graph or a `Reject` per row."""
+        path = Path(partition.file)
+        rows = self._rows(path, partition.first)
+        for number, row in itertools.islice(rows, partition.num_records):
+            yield self._item(path, number, row)
+
+    def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
+        """Yields the graphs of one file."""
+        for number, row in self._rows(path, 0):
+            yield self._item(path, number, row)
+
+    def provenance(self) -> dict[str, Any]:
+        """The columns chosen, beside the files."""
+        plan = self._plan
+        return super().provenance() | {
+            "options": {
+                "smiles": plan.smiles,
+                "lists": plan.lists,
+                "targets": list(plan.targets),
+                "with_hydrogen": self._with_hydrogen,
+                "kekulize": self._kekulize,
+            }
+        }
+
+    def _rows(self, path: Path, first: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The rows from number `first` on; row groups before it are not read."""
+        with _opened(path) as file:
+            missing = set(self._plan.columns()) - set(file.schema_arrow.names)
+            if missing:
+                raise FormatError(f"{path} has no column {', '.join(sorted(missing))}")
+            start, group = 0, 0
+            while group < file.num_row_groups:
+                size = file.metadata.row_group(group).num_rows
+                if start + size > first:
+                    break
+                start, group = start + size, group + 1
+            batches = file.iter_batches(
+                batch_size=_ROWS_AT_ONCE,
+                row_groups=list(range(group, file.num_row_groups)),
+                columns=self._plan.columns(),
+            )
+            for batch in batches:
+                for row in batch.slice(max(first - start, 0)).to_pylist():
+                    yield max(first, start), row
+                    first = max(first, start) + 1
+                start += batch.num_rows
+
+    @cached_property
+    def _plan(self) -> _Plan:
+        import pyarrow.types as kinds  # type: ignore[import-untyped]
+
+        paths = self.files()
+        if not paths:
+            raise FormatError(f"{self.spec} has no .parquet file")
+        with _opened(paths[0]) as file:
+            schema = file.schema_arrow
+            first = next(file.iter_batches(batch_size=_SNIFFED_ROWS), None)
+        leaves = {field.name: _leaf(field.type) for field in schema}
+        numeric = [n for n, t in leaves.items() if kinds.is_integer(t) or kinds.is_floating(t)]
+        numeric += [n for n, t in leaves.items() if kinds.is_boolean(t)]
+        lists = [n for n in schema.names if n in numeric and leaves[n] != schema.field(n).type]
+        single = [n for n in schema.names if n in numeric and n not in lists]
+        has_edges = "edge_index" in lists
+        smiles = None if has_edges else self._smiles or smiles_column(schema.names)
+        if not has_edges and smiles not in schema.names:
+            raise ValueError(
+                f"{paths[0]} has neither a column edge_index of lists nor one of SMILES; its "
+                f"columns are {', '.join(schema.names)}"
+            )
+        targets = self._targets
+        if targets is None:
+            named = [name for name in single if _RENAMED.get(name, name) == "y"]
+            others = [name for name in single if not is_id(name) and name != "num_nodes"]
+            lists_y = has_edges and any(_RENAMED.get(name, name) == "y" for name in lists)
+            targets = () if lists_y else tuple(named or others)
+        if unknown := sorted(set(targets) - set(single)):
+            raise ValueError(
+                f"{paths[0]} has no column of single numbers named {', '.join(unknown)}; it has "
+                f"{', '.join(single) or 'none'}"
+            )
+        return _Plan(
+            smiles=smiles,
+            lists={name: _RENAMED.get(name, name) for name in lists} if has_edges else {},
+            targets=targets,
+            has_num_nodes=has_edges and "num_nodes" in single,
+            floating=frozenset(name for name in numeric if kinds.is_floating(leaves[name])),
+            widths=_widths(first, lists) if has_edges and first is not None else {},
+        )
+
+    def _item(self, path: Path, number: int, row: Mapping[str, Any]) -> BaseData | Reject:
+        graph: BaseData | str
+        try:
+            graph = self._graph(row) if self._plan.smiles is None else self._molecule(row)
+        except (LookupError, OverflowError, TypeError, ValueError) as error:
+            graph = f"{type(error).__name__}: {error}"
+        if isinstance(graph, str):
+            return Reject(file=str(path), record=f"row {number}", reason=graph)
+        return graph
+
+    def _molecule(self, row: Mapping[str, Any]) -> BaseData | str:
+        smiles = (row[self._plan.smiles or ""] or "").strip()
+        found = _rdkit.from_smiles(
+            smiles, with_hydrogen=self._with_hydrogen, kekulize=self._kekulize
+        )
+        if not isinstance(found, str):
+            found.smiles = smiles
+            if self._plan.targets:
+                found.y = _rdkit.row_tensor(self._y(row))
+        return found
+
+    def _graph(self, row: Mapping[str, Any]) -> BaseData:
+        plan = self._plan
+        values: dict[str, Any] = {}
+        for column, name in plan.lists.items():
+            if row[column] is None:
+                raise ValueError(f"column {column!r} is null")
+            array = np.array(row[column], dtype=np.float32 if column in plan.floating else np.int64)
+            if array.shape == (0,) and column in plan.widths:
+                array = array.reshape(0, plan.widths[column])
+            values[name] = array
+        if values["edge_index"].size == 0:
+            values["edge_index"] = np.empty((2, 0), dtype=np.int64)
+        edges = values["edge_index"]
+        if edges.ndim != 2 or edges.shape[0] != 2:
+            raise ValueError(f"edge_index has the shape {edges.shape}, expected (2, E)")
+        if "y" in values:
+            values["y"] = values["y"].reshape(1, -1)
+        if plan.targets:
+            values["y"] = np.array([self._y(row)], dtype=np.float32)
+        if plan.has_num_nodes:
+            values["num_nodes"] = int(row["num_nodes"])
+        return make_data(**values)
+
+    def _y(self, row: Mapping[str, Any]) -> list[float]:
+        values = [row[target] for target in self._plan.targets]
+        return [np.nan if value is None else float(value) for value in values]
+
+
+def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
+    import pyarrow
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FormatError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _widths(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
+    found = {}
+    for name in columns:
+        rows = (row for row in batch.column(name).to_pylist() if row)
+        if isinstance(inner := next(rows, [0])[0], list):
+            found[name] = len(inner)
+    return found
+
+
+def _leaf(kind: Any) -> Any:
+    """The type of the values in lists of lists."""
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return kind

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import torch
+
+from shardgraph.convert import find_source
+from shardgraph.errors import FormatError
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS = [
+    {
+        "edge_index": [[0, 1], [1, 2]],
+        "edge_attr": [[0.5, 1], [1.5, 2]],
+        "node_feat": [[1], [2], [3]],
+        "y": [1.5],
+        "num_nodes": 3,
+        "note": "a",
+    },
+    {
+        "edge_index": [[], []],
+        "edge_attr": [],
+        "node_feat": [[4]],
+        "y": [2.5],
+        "num_nodes": 1,
+        "note": "b",
+    },
+    {
+        "edge_index": [[0], [1]],
+        "edge_attr": [[2.5, 3]],
+        "node_feat": [[5], [6]],
+        "y": [3.5],
+        "num_nodes": 2,
+        "note": "c",
+    },
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(rows, name="a.parquet", **options):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name, **options)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+@pytest.mark.parametrize("row_group_size", [1, 2, 10])
+def test_list_columns(write, read_all, size, row_group_size):
+    graphs, rejects = read_all(write(ROWS, row_group_size=row_group_size), size=size)
+    assert rejects == []
+    for graph, row in zip(graphs, ROWS, strict=True):
+        assert graph.edge_index.tolist() == row["edge_index"]
+        assert graph.edge_attr.tolist() == row["edge_attr"]
+        assert graph.x.tolist() == row["node_feat"]
+        assert graph.y.tolist() == [row["y"]]
+        assert graph.num_nodes == row["num_nodes"]
+    assert {
+        key: value.dtype for key, value in graphs[0].to_dict().items() if key != "num_nodes"
+    } == {
+        "edge_index": torch.int64,
+        "edge_attr": torch.float32,
+        "x": torch.int64,
+        "y": torch.float32,
+    }
+    assert graphs[1].edge_index.shape == (2, 0)
+    assert graphs[1].edge_attr.shape == (0, 2)
+
+
+def test_single_numbers_are_targets(write, read_all):
+    rows = [
+        {"edge_index": [[0], [1]], "id": 1, "a": 0.5, "b": 2},
+        {"edge_index": [[0], [0]], "id": 2, "a": None, "b": 3},
+    ]
+    graphs, _ = read_all(write(rows))
+    y = torch.cat([graph.y for graph in graphs])
+    np.testing.assert_array_equal(y, np.array([[0.5, 2], [np.nan, 3]], np.float32))
+    graphs, _ = read_all(write(rows), targets=["b"])
+    assert [graph.y.tolist() for graph in graphs] == [[[2]], [[3]]]
+    with pytest.raises(ValueError, match="no column of single numbers named c; it has id, a, b"):
+        read_all(write(rows), targets=["c"])
+
+
+def test_folder_in_order(write, tmp_path, read_all):
+    (tmp_path / "data").mkdir()
+    for i in (10, 9):
+        write([{"edge_index": [[0], [i]]}], name=f"data/train-{i}.parquet")
+    graphs, _ = read_all(tmp_path)
+    assert [graph.edge_index.tolist() for graph in graphs] == [[[0], [9]], [[0], [10]]]
+
+
+def test_smiles(write, read_all):
+    pytest.importorskip("rdkit")
+    molecules = [("CCO", 1.5), ("c1", 2.0), ("C", None), (None, 3.0)]
+    rows = [{"mol_id": i, "smiles": s, "u": u} for i, (s, u) in enumerate(molecules)]
+    graphs, rejects = read_all(write(rows), targets=["u"])
+    assert [(graph.smiles, graph.num_nodes) for graph in graphs] == [("CCO", 3), ("C", 1)]
+    assert [(reject.record, reject.reason) for reject in rejects] == [
+        ("row 1", "not a SMILES that RDKit can read (syntax error)"),
+        ("row 3", "no SMILES"),
+    ]
+
+
+def test_faults(write, tmp_path, read_all):
+    rows = [{"edge_index": e} for e in ([[0], [1]], None, [[0]], [[0, 1], [1]], [[None], [1]])]
+    graphs, rejects = read_all(write(rows))
+    assert len(graphs) == 1
+    assert [reject.record for reject in rejects] == ["row 1", "row 2", "row 3", "row 4"]
+    assert "column 'edge_index' is null" in rejects[0].reason
+    assert "edge_index has the shape (1, 1), expected (2, E)" in rejects[1].reason
+    with pytest.raises(ValueError, match="neither a column edge_index of lists nor one of SMILES"):
+        read_all(write([{"a": 1}]))
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(FormatError, match=r"b.parquet cannot be read as Parquet"):
+        read_all(tmp_path / "b.parquet")
+
+
+def test_micro_qm9(case, read_all):
+    pytest.importorskip("rdkit")
+    path = case("molecules/graphium/micro_qm9.parquet")
+    graphs, rejects = read_all(path, size=400)
+    assert rejects == []
+    assert len(graphs) == 1006
+    assert sum(graph.num_nodes for graph in graphs) == 8808
+    assert sum(graph.num_edges for graph in graphs) == 2 * 9423
+    table = pq.read_table(path)
+    targets = find_source(path).provenance()["options"]["targets"]
+    assert targets == table.column_names[2:]
+    wanted = np.stack([table[name].to_numpy() for name in targets], axis=1).astype(np.float32)
+    np.testing.assert_array_equal(torch.cat([graph.y for graph in graphs]).numpy(), wanted)
+    assert [graph.smiles for graph in graphs] == table["smiles"].to_pylist()
