@@ -140,7 +140,7 @@ def test_missing_raw_files_are_named(tmp_path):
 
 def test_no_graph_is_an_error(tmp_path):
     with pytest.raises(sg.ConversionError, match=r"Numbers.generate\(\) gave no graph"):
-        Numbers(tmp_path, pre_filter=lambda data: False)
+        Numbers(tmp_path, pre_filter=lambda _: False)
     assert not list((tmp_path / "processed").glob("*.h5"))
 
 
