@@ -11,7 +11,7 @@ from torch_geometric.data.summary import Stats, Summary
 
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema, StoreKey
-from shardgraph.format.statistics import Histogram
+from shardgraph.format.histogram import Histogram
 from shardgraph.shards.pool import ShardPool
 
 

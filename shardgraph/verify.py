@@ -17,7 +17,7 @@ from shardgraph.errors import CorruptShardError, FormatError
 from shardgraph.format import layout
 from shardgraph.format.manifest import Manifest, ShardEntry, is_intact
 from shardgraph.format.schema import Column, Schema, Store
-from shardgraph.format.statistics import Histogram
+from shardgraph.format.histogram import Histogram
 from shardgraph.shards import digests
 from shardgraph.shards.open import Shard
 from shardgraph.shards.structure import Located, check_size, read_digests

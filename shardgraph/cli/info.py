@@ -12,7 +12,8 @@ from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
     from shardgraph.format.manifest import Manifest
-    from shardgraph.format.statistics import ColumnStatistics, Histogram
+    from shardgraph.format.histogram import Histogram
+    from shardgraph.format.moments import ColumnStatistics
     from shardgraph.shards.structure import StoredColumn
 
 HELP = "say what a dataset holds"

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardgraph.errors import FormatError
-from shardgraph.format import statistics as module
+from shardgraph.format import moments, statistics
 from shardgraph.format.layout import STORAGE
 from shardgraph.format.schema import Attribute, Column, Schema, Store
-from shardgraph.format.statistics import ColumnStatistics, Histogram, Statistics
+from shardgraph.format.histogram import Histogram
+from shardgraph.format.moments import ColumnStatistics
+from shardgraph.format.statistics import Statistics
 
 MOMENTS = ("mean", "std", "min", "max")
 
@@ -52,10 +54,11 @@ def assert_equals_two_pass(found, rows):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that a few hundred rows fill many of them, and rows are left over."""
-    monkeypatch.setattr(module, "_BLOCK", 64)
-    monkeypatch.setattr(module, "_WIDTH", 16)
-    monkeypatch.setattr(module, "_FAN_IN", 3)
-    monkeypatch.setattr(module, "_RUN", 8)
+    monkeypatch.setattr(moments, "BLOCK", 64)
+    monkeypatch.setattr(statistics, "BLOCK", 64)
+    monkeypatch.setattr(moments, "_WIDTH", 16)
+    monkeypatch.setattr(moments, "_FAN_IN", 3)
+    monkeypatch.setattr(statistics, "_RUN", 8)
 
 
 # Columns
