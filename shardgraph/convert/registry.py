@@ -29,6 +29,7 @@ _BUILTIN: dict[str, str] = {
     "hdf5": "shardgraph.convert.sources.hdf5:Hdf5Source",
     "lmdb": "shardgraph.convert.sources.lmdb:LmdbSource",
     "parquet": "shardgraph.convert.sources.parquet:ParquetSource",
+    "dgl-csv": "shardgraph.convert.sources.dgl_csv:DglCsvSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

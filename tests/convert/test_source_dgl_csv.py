@@ -1,0 +1,126 @@
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from shardgraph.convert import find_source
+from shardgraph.errors import FormatError
+
+pytest.importorskip("yaml")
+
+FILES = {
+    "meta.yaml": """
+dataset_name: toy
+edge_data:
+edges:
+- file_name: edges.csv
+nodes:
+- file_name: nodes.csv
+graphs:
+  file_name: graphs.csv
+""",
+    "nodes.csv": """graph_id,node_id,feat,label,mass
+7,a,"0.5, 1",0,1.5
+3,a,"2, 3",1,2
+7,b,"4, 5",2,2.5
+""",
+    "edges.csv": "graph_id,src_id,dst_id,weight\n7,a,b,1\n3,a,a,2\n7,b,b,3\n",
+    "graphs.csv": 'graph_id,label,feat\n7,0.5,"1,2"\n3,1.5,"3,4"\n5,2.5,"5,6"\n',
+}
+
+
+@pytest.fixture
+def toy(tmp_path):
+    def write(**changes):
+        for name, text in FILES.items():
+            (tmp_path / name).write_text(changes.get(name.split(".")[0], text))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_homogeneous(toy, read_all, size):
+    (first, second, empty), rejects = read_all(toy(), size=size)
+    assert rejects == []
+    assert first.x.tolist() == [[0.5, 1], [4, 5]]
+    assert first.y.tolist() == [0, 2]
+    assert first.mass.tolist() == [1.5, 2.5]
+    assert first.edge_index.tolist() == [[0, 1], [1, 1]]
+    assert first.weight.tolist() == [1, 3]
+    assert first.graph_y.tolist() == [0.5]
+    assert first.graph_feat.tolist() == [[1, 2]]
+    assert (second.x.tolist(), second.edge_index.tolist()) == ([[2, 3]], [[0], [0]])
+    assert (empty.x.shape, empty.edge_index.shape) == ((0, 2), (2, 0))
+    assert (first.y.dtype, first.x.dtype, first.graph_y.dtype) == (
+        torch.int64,
+        torch.float32,
+        torch.float32,
+    )
+
+
+def test_faults(toy, read_all):
+    graphs, rejects = read_all(toy(edges=FILES["edges.csv"].replace("7,b,b", "7,b,c")))
+    assert len(graphs) == 2
+    assert [(reject.record, reject.reason) for reject in rejects] == [
+        ("graph 7", "an edge joins a _N 'c', which is not there")
+    ]
+    _, rejects = read_all(toy(nodes=FILES["nodes.csv"].replace("7,b", "7,a")))
+    assert rejects[0].reason == "nodes of type '_N' have an id twice"
+    with pytest.raises(FormatError, match=r"edges.csv has no column src_id"):
+        read_all(toy(edges="a,b\n"))
+    with pytest.raises(FormatError, match=r"edges.csv, line 2: 1 fields"):
+        read_all(toy(edges="graph_id,src_id,dst_id\n1\n"))
+    with pytest.raises(FormatError, match=r"meta.yaml: KeyError"):
+        read_all(toy(meta="nodes: []"))
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_multiple_graphs(case, read_all):
+    folder = case("dgl/csvdataset_multiple_graphs")
+    graphs, rejects = read_all(folder, size=7)
+    assert rejects == []
+    assert len(graphs) == 20
+    assert sum(graph.num_nodes for graph in graphs) == 2000
+    assert sum(graph.num_edges for graph in graphs) == 10000
+    edges, nodes = rows(folder / "edges.csv"), rows(folder / "nodes.csv")
+    for graph_id in (0, 13):
+        own = [row for row in edges if int(row["graph_id"]) == graph_id]
+        assert graphs[graph_id].edge_index.t().tolist() == [
+            [int(row["src"]), int(row["dst"])] for row in own
+        ]
+        wanted = np.array([[float(row[f"feat_{i}"]) for i in (0, 1)] for row in own], np.float32)
+        np.testing.assert_array_equal(graphs[graph_id].edge_attr, wanted)
+        own = [row for row in nodes if int(row["graph_id"]) == graph_id]
+        wanted = np.array([[float(row[f"feat_{i}"]) for i in range(3)] for row in own], np.float32)
+        np.testing.assert_array_equal(graphs[graph_id].x, wanted)
+    told = rows(folder / "graphs.csv")
+    assert [graph.y.tolist() for graph in graphs] == [[int(row["label"])] for row in told]
+    splits = find_source(folder).splits()
+    for i, name in enumerate(("train", "val", "test")):
+        assert splits[name].tolist() == [
+            number for number, row in enumerate(told) if int(row["split_type"]) == i
+        ]
+
+
+def test_single_hetero_graph(case, read_all):
+    folder = case("dgl/csvdataset_single_graph")
+    (graph,), rejects = read_all(folder)
+    assert rejects == []
+    assert graph.node_types == ["user", "item"]
+    assert graph.edge_types == [("user", "like", "item"), ("user", "follow", "user")]
+    for i, kind in enumerate(graph.edge_types):
+        told = rows(folder / f"edges_{i}.csv")
+        assert graph[kind].edge_index.t().tolist() == [[int(r["src"]), int(r["dst"])] for r in told]
+        assert graph[kind].y.tolist() == [int(row["label"]) for row in told]
+        assert graph[kind].val_mask.tolist() == [row["split_type"] == "1" for row in told]
+    for i, kind in enumerate(graph.node_types):
+        told = rows(folder / f"nodes_{i}.csv")
+        assert graph[kind].num_nodes == len(told)
+        assert graph[kind].y.tolist() == [int(row["label"]) for row in told]
+        assert graph[kind].x[:, 2].tolist() == [np.float32(row["feat_2"]) for row in told]
