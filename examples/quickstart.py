@@ -28,19 +28,20 @@ TARGET = "measured log solubility in mols per litre"
 
 def convert(data: Path) -> None:
     """Makes a dataset of the molecules at ``data``, unless it is there already."""
-    if (data / "manifest.json").exists():
-        made = sg.Manifest.read(data).provenance.get("source")
-        digest = xxhash.xxh3_128_hexdigest(MOLECULES.read_bytes())
-        if (
-            made
-            and made["files"][0]["xxh3_128"] == digest
-            and made["options"]["targets"] == [TARGET]
-        ):
-            print(f"{data}: reusing the dataset, converted from {MOLECULES.name} before")
-            return
+    if (data / "manifest.json").exists() and is_made_of_these(sg.Manifest.read(data).provenance):
+        print(f"{data}: reusing the dataset, converted from {MOLECULES.name} before")
+        return
     command = [sys.executable, ROOT / "tools" / "convert.py", MOLECULES, data, "--targets", TARGET]
     if subprocess.run(command, check=False).returncode != 0:
         sys.exit("the conversion failed; its message is above")
+
+
+def is_made_of_these(provenance: dict[str, Any]) -> bool:
+    """Whether a dataset was converted from the same file, with the same target."""
+    source = provenance.get("source", {})
+    digests = [file.get("xxh3_128") for file in source.get("files", [])]
+    same_file = digests == [xxhash.xxh3_128_hexdigest(MOLECULES.read_bytes())]
+    return same_file and source["options"]["targets"] == [TARGET]
 
 
 class Embedding(nn.Module):
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
+    torch.set_num_threads(1)  # graphs this small are not worth sharing among cores
 
     convert(arguments.data)
     dataset = sg.ShardedDataset(arguments.data)
