@@ -15,7 +15,7 @@ from shardgraph.format import layout
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.shards.filemap import FileMap
-from shardgraph.shards.structure import Located, ShardIndex, read_index
+from shardgraph.shards.structure import Located, ShardIndex, open_hdf5, read_index
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -126,7 +126,7 @@ class Shard:
         """The HDF5 dataset of a chunked column."""
         if self._file is None:
             _load_filters()
-            self._file = h5py.File(self.path, "r", locking=False, rdcc_nbytes=1 << 20)
+            self._file = open_hdf5(self.path, rdcc_nbytes=1 << 20)
         return self._file[f"{layout.COLUMNS}/{name}"]
 
     def close(self) -> None:

@@ -98,6 +98,18 @@ def check_size(path: Path, entry: ShardEntry) -> None:
         )
 
 
+def open_hdf5(path: Path, **options: Any) -> h5py.File:
+    """The file opened for reading, without locking it: shards never change."""
+    # HDF5 wants the same setting wherever a process has a file open, so if it is open, take that.
+    for locking in (False, None):
+        try:
+            return h5py.File(path, "r", locking=locking, **options)
+        except OSError as error:
+            if "locking" not in str(error):
+                raise
+    return h5py.File(path, "r", locking=True, **options)
+
+
 def read_index(
     path: Path, entry: ShardEntry, schema: Schema, *, strict: bool = False
 ) -> ShardIndex:
@@ -140,7 +152,7 @@ def _read(path: Path, entry: ShardEntry, read: Any) -> Any:
     """What ``read`` finds in the open file; HDF5's own errors name the file."""
     check_size(path, entry)
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             return read(file.id)
     except FormatError:
         raise

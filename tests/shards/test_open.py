@@ -486,6 +486,18 @@ def test_external_storage_is_not_read(root: Path, tmp_path: Path) -> None:
     assert os.stat(secret).st_atime == 1
 
 
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("locking", [True, False, None])
+def test_beside_h5py_in_the_same_process(
+    compression: str | None, locking: bool | None, tmp_path: Path
+) -> None:
+    root = write(tmp_path / "data", compression)
+    with h5py.File(root / SHARD, "r", locking=locking) as file:
+        dataset = sg.ShardedDataset(root)
+        assert dataset[2].x.tolist() == file["columns/x"][4:].tolist()
+        dataset.close()
+
+
 # Damage ------------------------------------------------------------------------------------------
 
 
