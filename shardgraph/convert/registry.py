@@ -30,6 +30,7 @@ _BUILTIN: dict[str, str] = {
     "lmdb": "shardgraph.convert.sources.lmdb:LmdbSource",
     "parquet": "shardgraph.convert.sources.parquet:ParquetSource",
     "dgl-csv": "shardgraph.convert.sources.dgl_csv:DglCsvSource",
+    "ondisk": "shardgraph.convert.sources.ondisk:OnDiskSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

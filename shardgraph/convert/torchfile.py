@@ -50,13 +50,29 @@ def load_pt(path: Path, *, trust: bool = False) -> Any:
     with path.open("rb") as file:
         start = file.read(len(_LEGACY_MAGIC))
         file.seek(0)
-        if start.startswith(b"PK\x03\x04"):
-            return guarded(lambda: _load_zip(file, str(path)), str(path))
-        if start == _LEGACY_MAGIC:
-            # Private and writable: see _load_zip.
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            return guarded(lambda: _load_legacy(file, content, str(path)), str(path))
-    raise FormatError(f"{path} was not written by torch.save, or is damaged at its start")
+        if not start:
+            raise FormatError(f"{path} is empty")
+        # Private and writable: torch refuses read-only memory, and nothing is ever written back.
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return _load(file, content, start, str(path))
+
+
+def load_pt_bytes(data: bytes, where: str, *, trust: bool = False) -> Any:
+    """As `load_pt`, of the contents of such a file."""
+    if trust:
+        import torch
+
+        stream = io.BytesIO(data)
+        return trusted(lambda: torch.load(stream, map_location="cpu", weights_only=False), where)
+    return _load(io.BytesIO(data), bytearray(data), data[: len(_LEGACY_MAGIC)], where)
+
+
+def _load(file: BinaryIO, content: mmap.mmap | bytearray, start: bytes, where: str) -> Any:
+    if start.startswith(b"PK\x03\x04"):
+        return guarded(lambda: _load_zip(file, content, where), where)
+    if start == _LEGACY_MAGIC:
+        return guarded(lambda: _load_legacy(file, content, where), where)
+    raise FormatError(f"{where} was not written by torch.save, or is damaged at its start")
 
 
 def loads_torch(data: bytes, where: str) -> Any:
@@ -75,10 +91,8 @@ def loads_torch(data: bytes, where: str) -> Any:
     return guarded(unpickler.load, where)
 
 
-def _load_zip(file: BinaryIO, where: str) -> Any:
+def _load_zip(file: BinaryIO, content: mmap.mmap | bytearray, where: str) -> Any:
     """The zip container, since torch 1.6: data.pkl, and data/KEY for each storage."""
-    # Private and writable: torch refuses read-only memory, and nothing is ever written back.
-    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     with zipfile.ZipFile(file) as archive:
         entries = {info.filename: info for info in archive.infolist()}
     pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]

@@ -116,6 +116,12 @@ class AtomsSource(FileSource):
             return None
         return super().recognise(spec)
 
+    @classmethod
+    def names(cls, folder: Path) -> list[str]:
+        """The files of a folder that ASE reads; databases of others are not."""
+        names = super().names(folder)
+        return [n for n in names if not n.lower().endswith(".db") or _is_ase_db(folder / n)]
+
     def partitions(self) -> Sequence[Partition]:
         """Runs of 10,000 structures of a file, of 1,000 files of a folder."""
         self._plan  # noqa: B018 (made once, and pickled with the source)

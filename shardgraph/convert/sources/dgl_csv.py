@@ -72,7 +72,8 @@ class DglCsvSource(Source):
     columns that start with the prefix the YAML names; ``y`` the labels, int64 [N] (of a graph:
     [1], ``graph_y`` where nodes have labels too) where all are integers, else float32; other
     columns of numbers keep their name. A split type (0, 1, 2) becomes ``train_mask``,
-    ``val_mask`` and ``test_mask`` of nodes and edges, and `splits` of graphs. Nodes keep the order of their file; lines of edges may be in any order.
+    ``val_mask`` and ``test_mask`` of nodes and edges, and `splits` of graphs. Nodes keep the
+    order of their file; lines of edges may be in any order.
 
     The files are read whole: memory is that of their columns.
     """
@@ -176,8 +177,8 @@ def _store(folder: Path, told: Mapping[str, Any], id_fields: Sequence[str]) -> _
     runs = np.split(order, np.cumsum(np.bincount(index, minlength=len(ids)))[:-1])
     is_edge = len(names) == 2
     values, split = _values(columns, told, "edge_attr" if is_edge else "x", where)
-    for i, name in enumerate(_SPLITS if split is not None else ()):
-        values[f"{name}_mask"] = np.equal(split, i)
+    if split is not None:
+        values |= {f"{name}_mask": split == i for i, name in enumerate(_SPLITS)}
     key: Any = told.get("ntype", "_N")
     if is_edge:
         key = tuple(told.get("etype", ("_N", "_E", "_N")))
@@ -270,11 +271,9 @@ def _graph(data: _Dataset, number: int) -> BaseData:
         ends = []
         for kind, ids in zip((source, target), store.ends, strict=True):
             try:
-                ends.append([index[kind][node] for node in ids[rows]])
+                ends.append([index[kind][node] for node in ids[rows].tolist()])
             except KeyError as error:
-                raise ValueError(
-                    f"an edge joins node {error} of {kind!r}, which is not there"
-                ) from error
+                raise ValueError(f"an edge joins a {kind} {error}, which is not there") from error
         values = {name: values[rows] for name, values in store.values.items()}
         edge_index = np.array(ends, dtype=np.int64).reshape(2, -1)
         graph[store.key].update(make_data(edge_index=edge_index, **values).to_dict())
