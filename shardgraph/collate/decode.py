@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import sys
@@ -15,8 +16,8 @@ from torch import Tensor
 from torch_geometric import EdgeIndex, Index
 from torch_geometric.data.data import BaseData
 
-from shardgraph.collate.encode import BITS, SORT_ORDERS, class_name
 from shardgraph.collate.recorded import RecordedData, RecordedHeteroData, Rules
+from shardgraph.collate.values import BITS, SORT_ORDERS, class_name
 from shardgraph.errors import CorruptShardError
 from shardgraph.format.layout import COMPLEX, GRAPH_AXIS, STORAGE
 from shardgraph.format.schema import INDEX_TYPES, NUMBERS, SPARSE, Attribute, Column, Schema, Store
@@ -112,7 +113,7 @@ class GraphDecoder:
                     values = selection.axis_rows(str(store.node_axis)).lengths.tolist()
                 else:
                     values = decode(selection)
-                for target, value in zip(targets, values):
+                for target, value in zip(targets, values, strict=False):
                     target[name] = value
         if self._rules is not None:
             self._rules.attach_many(graphs, selection)
@@ -200,7 +201,7 @@ def _texts(selection: Selection, column: Column, kind: str) -> list[Any]:
     out = np.empty(rows.total, np.uint8)
     selection.column(column.name, out)
     data, ptr = out.tobytes(), rows.ptr.tolist()
-    texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(ptr, ptr[1:])]
+    texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(ptr)]
     return texts if kind == "str" else [json.loads(text) for text in texts]
 
 
@@ -209,13 +210,13 @@ def _varying(selection: Selection, column: Column) -> list[Any]:
     lengths = selection.column_rows(column.name).lengths.tolist()
     padded = selection.shapes(column.name).tolist()
     shapes = [[extent for extent in shape if extent >= 0] for shape in padded]
-    if any(math.prod(shape) != length for shape, length in zip(shapes, lengths)):
+    if any(math.prod(shape) != length for shape, length in zip(shapes, lengths, strict=False)):
         files = ", ".join(str(part.shard.path) for part in selection.parts)
         raise CorruptShardError(
             f"{files}: /shapes/{column.name} does not fit its values; "
             "check with `shardgraph verify` and restore the file"
         )
-    return [part.view(shape) for part, shape in zip(flat.split(lengths), shapes)]
+    return [part.view(shape) for part, shape in zip(flat.split(lengths), shapes, strict=False)]
 
 
 def _decoder_of_parts(attribute: Attribute) -> Decode:
@@ -227,7 +228,7 @@ def _decoder_of_parts(attribute: Attribute) -> Decode:
         if not decoders:
             return [compose(kind, [], []) for _ in range(selection.num_graphs)]
         columns = [decoder(selection) for decoder in decoders]
-        return [compose(kind, names, list(values)) for values in zip(*columns)]
+        return [compose(kind, names, list(values)) for values in zip(*columns, strict=False)]
 
     return decode
 
@@ -235,7 +236,7 @@ def _decoder_of_parts(attribute: Attribute) -> Decode:
 def compose(kind: str, names: list[str], values: list[Any]) -> Any:
     """A value from its parts."""
     if kind == "dict":
-        return dict(zip(names, values))
+        return dict(zip(names, values, strict=False))
     if kind == "list":
         return values
     if kind == "tuple":
@@ -243,7 +244,7 @@ def compose(kind: str, names: list[str], values: list[Any]) -> Any:
     if kind in INDEX_TYPES:
         return _index(kind, *values)
     if kind in SPARSE:
-        return _sparse(kind, dict(zip(names, values)))
+        return _sparse(kind, dict(zip(names, values, strict=False)))
     raise AssertionError(f"kind {kind!r} has no parts")
 
 
@@ -251,16 +252,18 @@ def _index(kind: str, data: Tensor, metadata: Tensor) -> Tensor:
     numbers = metadata.tolist()
     if kind == "index":
         size, is_sorted = numbers
-        return Index(
+        index: Tensor = Index(
             data.contiguous(), dim_size=None if size < 0 else size, is_sorted=bool(is_sorted)
         )
+        return index
     rows, columns, order, undirected = numbers
-    return EdgeIndex(
+    edge_index: Tensor = EdgeIndex(
         data.contiguous(),
         sparse_size=(None if rows < 0 else rows, None if columns < 0 else columns),
         sort_order=SORT_ORDERS[order],
         is_undirected=bool(undirected),
     )
+    return edge_index
 
 
 def _sparse(kind: str, parts: dict[str, Tensor]) -> Tensor:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
 
+from shardgraph.collate.describe import describe_store
+from shardgraph.collate.values import (
+    BITS,
+    Context,
+    ask_cat_dim,
+    ask_inc,
+    check_num_nodes,
+    class_name,
+    kind_of,
+    mismatch,
+    parts_of,
+    tensor_kind,
+    to_json,
+)
 from shardgraph.errors import SchemaError
 from shardgraph.format.layout import STORAGE, quote
 from shardgraph.format.schema import (
@@ -27,32 +38,18 @@ from shardgraph.format.schema import (
     Store,
     StoreKey,
     canonical,
-    edge_axis,
 )
 from shardgraph.shards.write import ENDPOINTS_INC, NO_INC, NODES_INC, Cell, GraphRecord
 
-Context: TypeAlias = "tuple[BaseData, Any]"
-"""The graph and the store that an attribute is read from: what PyG's rules are asked with."""
-
-BITS = {"bfloat16": torch.int16, "float8_e4m3fn": torch.uint8, "float8_e5m2": torch.uint8}
-_LAYOUTS = {
-    torch.sparse_coo: "sparse_coo",
-    torch.sparse_csr: "sparse_csr",
-    torch.sparse_csc: "sparse_csc",
-}
-_KINDS = {
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    EdgeIndex: "edge_index",
-    Index: "index",
-}
 # Attributes that tell a number of nodes, though PyG's batch counts no nodes by them alone
 # (torch_geometric/data/storage.py, N_KEYS and can_infer_num_nodes).
 _ALSO_TELL_NODES = frozenset({"feat", "n_id", "tf"})
-SORT_ORDERS = (None, "row", "col")
-PER_GRAPH_PARTS = frozenset({"size", "is_coalesced", "metadata"})
+
+# What PyG counts nodes and edges by, before anything else (torch_geometric/data/storage.py).
+_N_KEYS = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
+_E_KEYS = frozenset({"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"})
+
+Encode: TypeAlias = "Callable[[Any, BaseData, Any, dict[str, Cell]], None]"
 
 
 class GraphEncoder:
@@ -61,7 +58,9 @@ class GraphEncoder:
     ``varying`` names tensors whose trailing shape may differ from graph to graph.
     """
 
-    def __init__(self, schema: Schema | None = None, *, varying: frozenset[str] = frozenset()):
+    def __init__(
+        self, schema: Schema | None = None, *, varying: frozenset[str] = frozenset()
+    ) -> None:
         self.schema = schema
         self.varying = varying
         self.rules: dict[str, str | None] = {}
@@ -129,9 +128,7 @@ class GraphEncoder:
             )
         name = class_name(type(data))
         if self.schema is None:
-            self.schema = Schema(
-                data_class=name, is_hetero=isinstance(data, HeteroData), stores=()
-            )
+            self.schema = Schema(data_class=name, is_hetero=isinstance(data, HeteroData), stores=())
         if name != self.schema.data_class:
             raise SchemaError(f"expected a {self.schema.data_class}, found a {name}")
         self._class = type(data)
@@ -160,281 +157,6 @@ class GraphEncoder:
         encoder = self._stores[store.key] = _StoreEncoder(store, self._class)
         self.rules.update(encoder.rules)
         return encoder
-
-
-def class_name(cls: type) -> str:
-    """``module:qualified name`` of a class."""
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-# Describing the first graph ----------------------------------------------------------------------
-
-
-def describe_store(data: BaseData, store: Any, varying: frozenset[str]) -> Store:
-    """The schema of one store of a graph.
-
-    Raises:
-        SchemaError: if an attribute's value cannot be represented.
-    """
-    key = store._key
-    prefix = _prefix(data, key)
-    attributes = []
-    for name, value in store.items():
-        if name == "num_nodes":
-            if isinstance(data, HeteroData) and not isinstance(key, str):
-                raise SchemaError("num_nodes of a HeteroData belongs to a node type")
-            _encode_num_nodes(value, data, store, {})
-            attributes.append(Attribute(name=name, kind=name))
-        else:
-            path = f"{prefix}{quote(name)}"
-            attributes.append(_describe(name, value, path, (data, store), varying))
-    counts = not isinstance(key, tuple) and bool(getattr(store, "can_infer_num_nodes", False))
-    return Store(key=key, attributes=tuple(attributes), counts_nodes=counts)
-
-
-def _prefix(data: BaseData, key: StoreKey) -> str:
-    if not isinstance(data, HeteroData):
-        return ""
-    if key is None:
-        return "graph/"
-    return f"{edge_axis(key)}/" if isinstance(key, tuple) else f"node/{quote(key)}/"
-
-
-def _describe(
-    name: str, value: Any, path: str, context: Context, varying: frozenset[str]
-) -> Attribute:
-    kind = kind_of(name, value)
-    if kind == "tensor":
-        column = _tensor_column(name, value, path, context, varies=name in varying)
-        return Attribute(name=name, kind=kind, column=column)
-    if kind in NUMBERS:
-        inc_shape = np.shape(_ask_inc(context, name, value))
-        column = Column(
-            name=path,
-            dtype=NUMBERS[kind],
-            row_shape=(),
-            cat_dim=None,
-            inc_shape=inc_shape,
-            per_graph=True,
-        )
-        return Attribute(name=name, kind=kind, column=column)
-    if kind in {"str", "json"}:
-        return Attribute(
-            name=name, kind=kind, column=Column(name=path, dtype="uint8", row_shape=())
-        )
-    items = []
-    for part, inner in parts_of(kind, value):
-        inner_path = f"{path}/{quote(part)}"
-        if kind == "dict":
-            items.append(_describe(part, inner, inner_path, context, varying))
-        elif kind in NESTED:  # these answer to the outer name in PyG
-            item = _describe(name, inner, inner_path, context, varying)
-            items.append(replace(item, name=part))
-        elif part == "data":
-            column = _tensor_column(name, value, inner_path, context, varies=False)
-            items.append(Attribute(name=part, kind="tensor", column=column))
-        else:
-            column = _component_column(part, inner, inner_path)
-            items.append(Attribute(name=part, kind="tensor", column=column))
-    cat_dim = _ask_cat_dim(context, name, value) if kind in SPARSE else None
-    return Attribute(name=name, kind=kind, items=tuple(items), cat_dim=cat_dim)
-
-
-def _component_column(part: str, value: Tensor, path: str) -> Column:
-    """The column of a component of a sparse tensor or an index, to which no rule of PyG applies."""
-    dtype = str(value.dtype).removeprefix("torch.")
-    if dtype not in STORAGE:
-        raise SchemaError(f"component {part!r} has dtype {dtype}, which cannot be stored")
-    shape = tuple(value.shape)
-    if part in PER_GRAPH_PARTS:
-        return Column(name=path, dtype=dtype, row_shape=shape, cat_dim=None, per_graph=True)
-    if part == "indices":
-        return Column(name=path, dtype=dtype, row_shape=shape[:1], cat_dim=-1)
-    return Column(name=path, dtype=dtype, row_shape=shape[1:], cat_dim=0)
-
-
-def _tensor_column(
-    name: str, value: Tensor, path: str, context: Context, *, varies: bool
-) -> Column:
-    dtype = str(value.dtype).removeprefix("torch.")
-    if dtype not in STORAGE:
-        raise SchemaError(f"attribute {name!r} has dtype {dtype}, which cannot be stored")
-    inc_shape = np.shape(_ask_inc(context, name, value))
-    cat_dim = _ask_cat_dim(context, name, value)
-    if isinstance(cat_dim, tuple):
-        raise SchemaError(f"attribute {name!r}: __cat_dim__ gave {cat_dim} for a dense tensor")
-    shape = tuple(value.shape)
-    if varies:
-        return Column(
-            name=path, dtype=dtype, row_shape=None, cat_dim=cat_dim, inc_shape=inc_shape
-        )
-    if cat_dim is None or not shape:
-        return Column(
-            name=path,
-            dtype=dtype,
-            row_shape=shape,
-            cat_dim=None,
-            inc_shape=inc_shape,
-            per_graph=True,
-        )
-    if not -len(shape) <= cat_dim < len(shape):
-        raise SchemaError(
-            f"attribute {name!r} has shape {shape}, but __cat_dim__ names dimension {cat_dim}"
-        )
-    along = cat_dim % len(shape)
-    return Column(
-        name=path,
-        dtype=dtype,
-        row_shape=shape[:along] + shape[along + 1 :],
-        cat_dim=cat_dim,
-        inc_shape=inc_shape,
-    )
-
-
-def _ask_cat_dim(context: Context, name: str, value: Any) -> Any:
-    data, store = context
-    dim = data.__cat_dim__(name, value, store)
-    return tuple(int(d) for d in dim) if isinstance(dim, tuple) else dim
-
-
-def _ask_inc(context: Context, name: str, value: Any) -> Any:
-    """What PyG would add to the next graph's value, as an int or an int64 array."""
-    data, store = context
-    try:
-        inc = data.__inc__(name, value, store)
-    except (RuntimeError, TypeError) as error:
-        if "batch" in name and isinstance(value, Tensor) and value.numel() == 0:
-            return 0  # PyG takes max() + 1, which an empty tensor has not
-        raise SchemaError(f"attribute {name!r}: __inc__ cannot tell its increment: {error}") from error
-    if isinstance(inc, Tensor) and not (inc.is_floating_point() or inc.is_complex()):
-        inc = inc.detach().cpu().numpy()
-    array = np.asarray(inc if isinstance(inc, (int, np.ndarray, np.generic)) else np.nan)
-    if array.dtype.kind not in "biu":
-        raise SchemaError(f"attribute {name!r}: __inc__ must give integers, gave {inc!r}")
-    return array.astype(np.int64) if array.shape else int(array)  # a copy
-
-
-def kind_of(name: str, value: Any) -> str:
-    """The kind of attribute that a value is, see ``format/schema.py``.
-
-    Raises:
-        SchemaError: if it is none that can be represented.
-    """
-    cls = type(value)
-    if cls in _KINDS:  # exactly: what a subclass adds would be lost
-        return _KINDS[cls]
-    if isinstance(value, Tensor):
-        return _tensor_kind(name, value)
-    if cls is dict:
-        if all(type(key) is str for key in value):
-            return "dict"
-        raise SchemaError(f"attribute {name!r} is a dict with keys that are not text")
-    if cls in {list, tuple} and _holds_tensor(value):
-        return cls.__name__
-    _to_json(name, value)
-    return "json"
-
-
-def _holds_tensor(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_holds_tensor, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_tensor, value))
-    return isinstance(value, Tensor)
-
-
-def _tensor_kind(name: str, value: Tensor) -> str:
-    if type(value) not in {Tensor, torch.nn.Parameter}:
-        raise SchemaError(
-            f"attribute {name!r} of type {type(value).__name__} cannot be stored: "
-            "use value.as_subclass(torch.Tensor)"
-        )
-    if value.is_nested:
-        raise SchemaError(f"attribute {name!r} is a nested tensor; store a list of tensors instead")
-    if value.layout is torch.strided:
-        return "tensor"
-    if value.layout in _LAYOUTS:
-        return _LAYOUTS[value.layout]
-    raise SchemaError(f"attribute {name!r} has layout {value.layout}, which cannot be stored")
-
-
-def _to_json(name: str, value: Any) -> bytes:
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-        back = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SchemaError(_unstorable(name, value)) from error
-    if not _same(back, value):
-        raise SchemaError(_unstorable(name, value))
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal and of equal types all the way down."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return bool(a == b) or (a != a and b != b)
-
-
-def _unstorable(name: str, value: Any) -> str:
-    hint = "store tensors, numbers, text, or lists and dicts of these"
-    if isinstance(value, np.ndarray):
-        hint = "use torch.from_numpy(value)"
-    elif isinstance(value, np.generic):
-        hint = "use value.item()"
-    elif isinstance(value, (tuple, set)):
-        hint = "use a list"
-    elif isinstance(value, Mapping):
-        hint = "use a dict"
-    return f"attribute {name!r} of type {type(value).__name__} cannot be stored: {hint}"
-
-
-def parts_of(kind: str, value: Any) -> list[tuple[str, Any]]:
-    """The named parts of a value that is not a leaf."""
-    if kind == "dict":
-        return list(value.items())
-    if kind in {"list", "tuple"}:
-        return [(str(place), inner) for place, inner in enumerate(value)]
-    if kind in INDEX_TYPES:
-        return list(zip(INDEX_TYPES[kind], (value, _metadata(value))))
-    return [(part, _component(value, part)) for part in SPARSE[kind]]
-
-
-def _component(value: Tensor, part: str) -> Tensor:
-    if part == "size":
-        return torch.tensor(value.size())
-    if part == "is_coalesced":
-        return torch.tensor(value.is_coalesced())
-    if value.layout is torch.sparse_coo:
-        # The methods without underscore demand a coalesced tensor; duplicates must survive.
-        return value._indices() if part == "indices" else value._values()
-    component: Tensor = getattr(value, part)()
-    return component
-
-
-def _metadata(value: Any) -> Tensor:
-    """EdgeIndex: rows, columns, sort order, undirected. Index: size, sorted. -1: unknown."""
-    if isinstance(value, EdgeIndex):
-        rows, columns = value.sparse_size()
-        order = value._sort_order
-        code = SORT_ORDERS.index(None if order is None else order.value)
-        sizes = [-1 if size is None else int(size) for size in (rows, columns)]
-        return torch.tensor([*sizes, code, int(value.is_undirected)])
-    size = value.dim_size
-    return torch.tensor([-1 if size is None else int(size), int(value.is_sorted)])
-
-
-# Encoding every graph ----------------------------------------------------------------------------
-
-# What PyG counts nodes and edges by, before anything else (torch_geometric/data/storage.py).
-_N_KEYS = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
-_E_KEYS = frozenset({"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"})
-
-Encode: TypeAlias = "Callable[[Any, BaseData, Any, dict[str, Cell]], None]"
 
 
 class _StoreEncoder:
@@ -471,9 +193,7 @@ class _StoreEncoder:
             record.sizes[self._node_axis] = self._num_nodes(store, record)
         if self._edge_axis is not None:
             known = self._edges_from
-            record.sizes[self._edge_axis] = (
-                record.cells[known].rows if known else store.num_edges
-            )
+            record.sizes[self._edge_axis] = record.cells[known].rows if known else store.num_edges
 
     def _num_nodes(self, store: Any, record: GraphRecord) -> int:
         if self._nodes_from:
@@ -566,31 +286,25 @@ class _StoreEncoder:
             parts = dict(parts_of(kind, value))
             if parts.keys() != set(names):
                 raise mismatch(attribute.name, f"{kind} of {names}", f"{kind} of {list(parts)}")
-            if ask_dim and (dim := _ask_cat_dim((data, store), key, value)) != attribute.cat_dim:
+            if ask_dim and (dim := ask_cat_dim((data, store), key, value)) != attribute.cat_dim:
                 raise mismatch(attribute.name, f"__cat_dim__ {attribute.cat_dim}", dim)
-            for name, encoder in zip(names, encoders):
+            for name, encoder in zip(names, encoders, strict=False):
                 encoder(parts[name], data, store, cells)
 
         return encode
 
 
-def mismatch(name: str, expected: Any, found: Any) -> SchemaError:
-    """The error for a value that is not what the schema says."""
-    return SchemaError(f"attribute {name!r}: expected {expected}, found {found}")
-
-
-def _encode_num_nodes(value: Any, data: BaseData, store: Any, cells: dict[str, Cell]) -> None:
-    if type(value) is not int or value < 0:
-        raise mismatch("num_nodes", "a non-negative int", repr(value))
+def _encode_num_nodes(value: Any, _data: BaseData, _store: Any, _cells: dict[str, Cell]) -> None:
+    check_num_nodes(value)
 
 
 def _encode_text(attribute: Attribute, column: Column) -> Encode:
     name, kind = attribute.name, attribute.kind
 
-    def encode(value: Any, data: BaseData, store: Any, cells: dict[str, Cell]) -> None:
+    def encode(value: Any, _data: BaseData, _store: Any, cells: dict[str, Cell]) -> None:
         if (found := kind_of(name, value)) != kind:
             raise mismatch(name, kind, found)
-        text = value.encode("utf-8", "surrogatepass") if kind == "str" else _to_json(name, value)
+        text = value.encode("utf-8", "surrogatepass") if kind == "str" else to_json(name, value)
         cells[column.name] = Cell(text, len(text))
 
     return encode
@@ -637,7 +351,7 @@ def _encode_tensor(
         if value.dtype is not torch_dtype:
             raise mismatch(name, f"dtype {column.dtype}", f"dtype {value.dtype}")
         if value.layout is not torch.strided or value.is_nested:
-            raise mismatch(name, "a dense tensor", _tensor_kind(name, value))
+            raise mismatch(name, "a dense tensor", tensor_kind(name, value))
         if value.dim() != ndim and ndim is not None:
             raise mismatch(name, _expected_shape(column), f"shape {list(value.shape)}")
         array = to_numpy(value, bits, is_complex=is_complex)
@@ -655,7 +369,7 @@ def _encode_tensor(
             if array.shape[1:ndim] != row_shape:
                 raise mismatch(name, _expected_shape(column), f"shape {list(value.shape)}")
         if ask_dim and not (per_graph and not row_shape):
-            dim = _ask_cat_dim((data, store), key, asked)
+            dim = ask_cat_dim((data, store), key, asked)
             if dim != cat_dim:
                 raise mismatch(name, f"__cat_dim__ {cat_dim}", dim)
         inc = _checked_inc((data, store), key, asked, column) if ask else None
@@ -674,7 +388,7 @@ def _expected_shape(column: Column) -> str:
 
 
 def _checked_inc(context: Context, key: str, value: Any, column: Column) -> Any:
-    inc = _ask_inc(context, key, value)
+    inc = ask_inc(context, key, value)
     if np.shape(inc) != column.inc_shape:
         raise mismatch(key, f"__inc__ of shape {column.inc_shape}", f"shape {np.shape(inc)}")
     return inc
