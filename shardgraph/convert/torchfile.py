@@ -160,7 +160,8 @@ def _view(content: mmap.mmap | bytearray, dtype: torch.dtype, start: int, numel:
     import torch
 
     if numel == 0:
-        return torch.empty(0, dtype=dtype)
+        # Of memory that torch cannot enlarge, as no other storage here can be either.
+        return torch.frombuffer(bytearray(dtype.itemsize), dtype=dtype)[:0]
     if start % dtype.itemsize:
         data = bytearray(content[start : start + numel * dtype.itemsize])
         return torch.frombuffer(data, dtype=dtype)

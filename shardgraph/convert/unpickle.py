@@ -76,25 +76,36 @@ class Record:
         self.state = state
 
 
-class _Stand:
-    """What an allowed name stands for: callable, and without attributes a pickle could set."""
+class _Fixed:
+    """An object that a pickle cannot change: to set an attribute of it is an error."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise pickle.UnpicklingError("an attribute is set of what only stands for a name")
+
+
+class _Stand(_Fixed):
+    """What an allowed name stands for: something to call."""
 
     __slots__ = ("_call",)
+    _call: Callable[..., Any]
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
+        object.__setattr__(self, "_call", call)
 
     def __call__(self, *args: Any) -> Any:
         return self._call(*args)
 
 
-class _StorageType:
-    """A storage class of torch: its name as the element type."""
+class _StorageType(_Fixed):
+    """A storage class of torch, by the name of its element type."""
 
     __slots__ = ("dtype",)
+    dtype: str
 
     def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+        object.__setattr__(self, "dtype", dtype)
 
 
 class RestrictedUnpickler(pickle.Unpickler):

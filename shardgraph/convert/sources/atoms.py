@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import csv
-import io
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert import table as tables
 from shardgraph.convert.build import make_data
 from shardgraph.convert.files import FileSource, FilesPartition, suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, require, spans
+from shardgraph.convert.sources._ase import (
+    FORCES,
+    Frame,
+    ase_frames,
+    is_ase_db,
+    opened,
+    xyz_frames,
+    xyz_partitions,
+)
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -27,21 +33,9 @@ if TYPE_CHECKING:
 _XYZ = frozenset({".xyz", ".extxyz"})
 # The names under which programs write the same thing.
 _ENERGY = ("energy", "total_energy", "potential_energy", "Energy", "REF_energy", "dft_energy")
-_FORCES = ("forces", "force", "atomic_forces", "REF_forces", "dft_forces")
 _STRESS = ("stress", "REF_stress", "dft_stress")
 _TABLE = "id_prop.csv"
 _SNIFFED_FRAMES = 1000
-
-
-class _Frame(NamedTuple):
-    """One structure, and all that is told of it."""
-
-    record: int | str
-    atoms: Any
-    """None where the structure could not be read."""
-    told: Mapping[str, Any]
-    """Properties by name: of the calculator, the header, the database row."""
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +106,7 @@ class AtomsSource(FileSource):
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
         """Certain of the suffixes; a .db only where it is an ASE database."""
-        if suffix_of(Path(spec)) == ".db" and not _is_ase_db(Path(spec)):
+        if suffix_of(Path(spec)) == ".db" and not is_ase_db(Path(spec)):
             return None
         return super().recognise(spec)
 
@@ -120,7 +114,7 @@ class AtomsSource(FileSource):
     def names(cls, folder: Path) -> list[str]:
         """The files of a folder that ASE reads; databases of others are not."""
         names = super().names(folder)
-        return [n for n in names if not n.lower().endswith(".db") or _is_ase_db(folder / n)]
+        return [n for n in names if not n.lower().endswith(".db") or is_ase_db(folder / n)]
 
     def partitions(self) -> Sequence[Partition]:
         """Runs of 10,000 structures of a file, of 1,000 files of a folder."""
@@ -129,8 +123,8 @@ class AtomsSource(FileSource):
         if path.is_dir() or self._kind(path) == "other":
             return super().partitions()
         if self._kind(path) == "xyz":
-            return _xyz_partitions(self.spec, size)
-        with _opened(path) as frames:
+            return xyz_partitions(self.spec, size)
+        with opened(path) as frames:
             return [
                 Partition(file=self.spec, first=first, num_records=count)
                 for first, count in spans(len(frames), size)
@@ -167,15 +161,15 @@ class AtomsSource(FileSource):
             return "xyz" if self._format in ("xyz", "extxyz") else "other"
         return "xyz" if suffix in _XYZ else suffix[1:] if suffix in (".db", ".traj") else "other"
 
-    def _frames(self, path: Path, part: Partition | None) -> Iterator[_Frame]:
+    def _frames(self, path: Path, part: Partition | None) -> Iterator[Frame]:
         kind = self._kind(path)
         if kind == "xyz":
-            yield from _xyz_frames(path, part)
+            yield from xyz_frames(path, part)
             return
         if kind == "other":
-            yield from _ase_frames(path, self._format)
+            yield from ase_frames(path, self._format)
             return
-        with _opened(path) as frames:
+        with opened(path) as frames:
             first = part.first if part else 0
             stop = first + (part.num_records or 0) if part else len(frames)
             yield from (frames[i] for i in range(first, stop))
@@ -199,16 +193,16 @@ class AtomsSource(FileSource):
         elif self._table:
             targets = {_TABLE: max(map(len, self._table.values()))}
         else:
-            own = {*_ENERGY, *_FORCES, *_STRESS}
+            own = {*_ENERGY, *FORCES, *_STRESS}
             targets = {name: 1 for name, size in sizes.items() if size == 1 and name not in own}
         return _Plan(
             energy=any(_first(told, _ENERGY) is not None for told in seen),
-            forces=any(_first(told, _FORCES) is not None for told in seen),
+            forces=any(_first(told, FORCES) is not None for told in seen),
             stress=any(_first(told, _STRESS) is not None for told in seen),
             targets=targets,
         )
 
-    def _readable(self, path: Path) -> Iterator[_Frame]:
+    def _readable(self, path: Path) -> Iterator[Frame]:
         try:
             yield from self._frames(path, None)
         except FormatError:
@@ -227,7 +221,7 @@ class AtomsSource(FileSource):
         except ValueError as error:
             raise FormatError(f"{path}: {error}") from error
 
-    def _build(self, path: Path, frame: _Frame) -> BaseData | Reject:
+    def _build(self, path: Path, frame: Frame) -> BaseData | Reject:
         if frame.error is None:
             try:
                 return self._graph(path, frame)
@@ -235,14 +229,14 @@ class AtomsSource(FileSource):
                 frame = frame._replace(error=f"{type(error).__name__}: {error}")
         return Reject(file=str(path), record=frame.record, reason=frame.error or "unreadable")
 
-    def _graph(self, path: Path, frame: _Frame) -> BaseData:
+    def _graph(self, path: Path, frame: Frame) -> BaseData:
         atoms, told, plan = frame.atoms, frame.told, self._plan
         num_atoms = len(atoms)
         values: dict[str, Any] = {}
         if plan.energy:
             values["energy"] = _floats(_first(told, _ENERGY), (1,), np.float64)
         if plan.forces:
-            values["forces"] = _floats(_first(told, _FORCES), (num_atoms, 3))
+            values["forces"] = _floats(_first(told, FORCES), (num_atoms, 3))
         if plan.stress:
             values["stress"] = _floats(_full_stress(_first(told, _STRESS)), (1, 3, 3))
         if plan.targets:
@@ -304,143 +298,3 @@ def _is_numeric(value: Any) -> bool:
         return np.asarray(value).dtype.kind in "iufb"
     except ValueError:  # lists of unequal lengths
         return False
-
-
-def _told(atoms: Any) -> dict[str, Any]:
-    """Everything that a structure carries besides positions, cell and numbers."""
-    told = {name: value for name, value in atoms.arrays.items() if name in _FORCES}
-    told |= dict(atoms.info)
-    if atoms.calc is not None:
-        # ASE's readers repeat the energy as the free energy.
-        results = atoms.calc.results.items()
-        told |= {k: v for k, v in results if v is not None and k != "free_energy"}
-    return told
-
-
-def _is_ase_db(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return b"CREATE TABLE systems" in file.read(1 << 16)
-    except OSError:
-        return False
-
-
-def _xyz_partitions(spec: str, size: int) -> list[Partition]:
-    found: list[Partition] = []
-    frames = _xyz_texts(Path(spec), 0, 1)
-    while (first := next(frames, None)) is not None:
-        count = 1 + sum(1 for _ in itertools.islice(frames, size - 1))
-        found.append(
-            Partition(
-                file=spec,
-                first=len(found) * size,
-                num_records=count,
-                offset=first[1],
-                line=first[0],
-            )
-        )
-    return found
-
-
-def _xyz_texts(path: Path, offset: int, line: int) -> Iterator[tuple[int, int, bytes]]:
-    """Line, byte and text of each frame: a count, a comment, and that many atoms."""
-    with tables.open_binary(path) as stream:
-        stream.seek(offset)
-        while first := stream.readline():
-            if not first.strip():
-                offset, line = offset + len(first), line + 1
-                continue
-            if not first.strip().isdigit():
-                raise FormatError(f"{path}, line {line}: {first!r} is not a number of atoms")
-            text = first + b"".join(itertools.islice(stream, int(first) + 1))
-            yield line, offset, text
-            offset, line = offset + len(text), line + text.count(b"\n")
-
-
-def _xyz_frames(path: Path, part: Partition | None) -> Iterator[_Frame]:
-    texts = _xyz_texts(path, part.offset if part else 0, part.line if part else 1)
-    for line, _, text in itertools.islice(texts, part.num_records if part else None):
-        yield _guarded(line, lambda text=text: _read_xyz(text))  # type: ignore[misc]
-
-
-def _read_xyz(text: bytes) -> Any:
-    from ase.io import read
-
-    return read(io.StringIO(text.decode("utf-8")), index=0, format="extxyz")
-
-
-def _ase_frames(path: Path, ase_format: str | None) -> Iterator[_Frame]:
-    from ase.io import iread
-
-    frames = iread(str(path), index=":", format=ase_format)
-    for number in itertools.count():
-        frame = _guarded(f"structure {number}", lambda: next(frames, None))
-        if frame.atoms is None and frame.error is None:
-            return
-        yield frame
-        if frame.error is not None:
-            return
-
-
-def _guarded(record: int | str, read: Callable[[], Any]) -> _Frame:
-    """A structure, or the error that ASE raises for it: it has no class of its own for them."""
-    try:
-        atoms = read()
-    except Exception as error:  # noqa: BLE001 (told as the reason of the reject)
-        return _Frame(record, None, {}, f"ASE cannot read it: {type(error).__name__}: {error}")
-    return _Frame(record, atoms, {} if atoms is None else _told(atoms), None)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[_Database | _Trajectory]:
-    """The structures of a database or a trajectory, each found by its number."""
-    if suffix_of(path) == ".db":
-        from ase.db import connect
-
-        with connect(str(path)) as database:  # type: ignore[no-untyped-call]
-            yield _Database(database)
-    else:
-        from ase.io.trajectory import TrajectoryReader
-
-        try:
-            frames = TrajectoryReader(str(path))  # type: ignore[no-untyped-call]
-        except Exception as error:
-            raise FormatError(f"{path} is not a trajectory of ASE: {error}") from error
-        with frames:
-            yield _Trajectory(frames)
-
-
-class _Database:
-    """The rows of an ASE database, in the order of their ids."""
-
-    def __init__(self, database: Any) -> None:
-        self._db = database
-        self._ids = [row.id for row in self._db.select(columns=["id"], sort="id")]
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __getitem__(self, i: int) -> _Frame:
-        row_id = self._ids[i]
-        told: dict[str, Any] = {}
-
-        def read() -> Any:
-            row = self._db.get(id=row_id)
-            told.update(row.data, **row.key_value_pairs)
-            return row.toatoms()
-
-        frame = _guarded(f"row {row_id}", read)
-        return frame._replace(told=told | dict(frame.told))
-
-
-class _Trajectory:
-    """The frames of an ASE trajectory."""
-
-    def __init__(self, frames: Any) -> None:
-        self._frames = frames
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def __getitem__(self, i: int) -> _Frame:
-        return _guarded(f"structure {i}", lambda: self._frames[i])
