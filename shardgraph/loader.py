@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler, Subset, get_worker_info
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.dataloader import Collater
 
 from shardgraph.collate import (
@@ -20,6 +21,7 @@ from shardgraph.collate import (
     batches_from_columns,
     shared_memory,
 )
+from shardgraph.collate.values import class_name
 from shardgraph.dataset import ShardedDataset
 from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan
@@ -184,7 +186,7 @@ class GraphLoader(DataLoader[Any]):
             plan = self.plan.read_ahead(progress.epoch, progress.cursor)
             ahead = ReadAheadThread(self._source, plan, progress.handed_out)
             progress.ahead = ahead
-        return _Epoch(items, progress, convert, ahead)
+        return _Epoch(items, progress, convert, ahead, has_workers=self.num_workers > 0)
 
     def _attached(self, item: Any) -> Any:
         if isinstance(item, Crossing):
@@ -278,8 +280,11 @@ class _Epoch:
         progress: _Progress,
         convert: Callable[[Any], Any],
         ahead: ReadAheadThread | None,
+        *,
+        has_workers: bool,
     ) -> None:
         self._items: Iterator[Any] | None = items
+        self._has_workers = has_workers
         self._progress = progress
         self._convert = convert
         self._stop_ahead = None if ahead is None else weakref.finalize(self, ahead.close)
@@ -296,6 +301,13 @@ class _Epoch:
             self._progress.end()
             self.close()
             raise
+        except BaseException as error:
+            self.close()
+            if not self._has_workers:
+                raise
+            # Torch's frames, in a cycle with the error, would keep the workers; the worker's own
+            # traceback is in the error's text.
+            raise error.with_traceback(None)  # noqa: B904
         item = self._convert(item)
         self._progress.delivered += 1
         return item
@@ -365,9 +377,21 @@ def _why_per_graph(dataset: ShardedDataset, exclude_keys: Sequence[str]) -> str 
         return "the dataset has a transform"
     if dataset.overrides_get:
         return f"{type(dataset).__name__} overrides get()"
+    if _has_other_rules(dataset):
+        return f"{dataset.data_cls} may have other rules than the graphs were written with"
     if not batches_from_columns(dataset.schema, frozenset(exclude_keys)):
         return "the schema has sparse, indexed or varying attributes"
     return None
+
+
+def _has_other_rules(dataset: ShardedDataset) -> bool:
+    """Whether the graphs are of a class whose rules of batching may not be those recorded."""
+    cls, base = dataset.data_cls, HeteroData if dataset.schema.is_hetero else Data
+    recorded = dataset.schema.data_class
+    if cls is None or class_name(cls) == recorded:
+        return False
+    usual = (base.__inc__, base.__cat_dim__)
+    return class_name(base) != recorded or (cls.__inc__, cls.__cat_dim__) != usual
 
 
 def _unwrapped(dataset: Any) -> ShardedDataset:
