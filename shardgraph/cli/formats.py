@@ -9,7 +9,7 @@ from shardgraph.cli.text import table
 HELP = "list the formats that can be converted"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:  # noqa: ARG001 (it takes none)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Nothing."""
 
 

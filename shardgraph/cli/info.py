@@ -11,8 +11,8 @@ from shardgraph.cli.text import columns_of, table
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
-    from shardgraph.format.manifest import Manifest
     from shardgraph.format.histogram import Histogram
+    from shardgraph.format.manifest import Manifest
     from shardgraph.format.moments import ColumnStatistics
     from shardgraph.shards.structure import StoredColumn
 

@@ -51,7 +51,8 @@ class Edit:
         """The graph to write; None if the filter drops it. ``data`` itself stays as it is.
 
         Raises:
-            SchemaError: if the graph lacks an attribute to keep or cast, or the cast loses values.
+            SchemaError: if the transform returns no graph, the graph lacks an attribute to keep or
+                cast, or the cast loses values.
         """
         keep = _resolve(self._functions["pre_filter"])
         if keep is not None and not keep(data):
@@ -59,6 +60,8 @@ class Edit:
         transform = _resolve(self._functions["pre_transform"])
         if transform is not None:
             data = transform(copy.copy(data))
+            if not hasattr(data, "stores"):
+                raise SchemaError(f"pre_transform returned a {type(data).__name__}, not a graph")
         if self._keys is not None or self._drop or self._cast:
             data = copy.copy(data)
             self._select(data)
@@ -74,11 +77,10 @@ class Edit:
             gone = [name for name in store.keys() if self._is_dropped(name)]  # noqa: SIM118 (PyG's)
             if not gone:
                 continue
-            counts = bool(getattr(store, "can_infer_num_nodes", False))
-            num_nodes = store.num_nodes if counts else None
+            num_nodes = store.num_nodes if any(map(_tells_num_nodes, gone)) else None
             for name in gone:
                 del store[name]
-            if counts and not store.can_infer_num_nodes:
+            if num_nodes is not None and not any(map(_tells_num_nodes, store.keys())):
                 store.num_nodes = num_nodes
 
     def _is_dropped(self, name: str) -> bool:
@@ -94,6 +96,13 @@ class Edit:
             "cast": self._cast,
         }
         return functions | {name: value for name, value in rest.items() if value}
+
+
+def _tells_num_nodes(name: str) -> bool:
+    """Whether PyG takes the number of nodes from an attribute of that name."""
+    from torch_geometric.data.storage import N_KEYS
+
+    return name in N_KEYS or name == "num_nodes" or "node" in name
 
 
 def _find(data: Any, names: Sequence[str]) -> None:

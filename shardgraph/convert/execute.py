@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -23,6 +22,7 @@ from shardgraph.errors import ConversionError
 
 _LOOK_SECONDS = 0.2  # between looks at the workers while nothing is finished
 _PATIENCE_SECONDS = 30.0  # for tasks in a foreign executor to notice that they are to stop
+_END_SECONDS = 5.0  # for the processes of a broken pool to be gone
 
 Advance = Callable[[int], None]
 
@@ -61,11 +61,13 @@ def _run_in_foreign(job: Job, tasks: Sequence[Task], executor: Executor, advance
 def _run_in_processes(job: Job, tasks: Sequence[Task], workers: int, advance: Advance) -> None:
     with process_pool(workers) as (pool, children):
         futures = _submit(pool, job, tasks)
+        children()
         try:
             for _ in _finished(futures, advance):
-                children.update(multiprocessing.active_children())
+                children()
         except BrokenProcessPool as error:
-            raise _died(job, [futures[f] for f in futures if _is_broken(f)], children) from error
+            broken = [futures[future] for future in futures if _is_broken(future)]
+            raise _died(job, broken, children()) from error
 
 
 def _submit(executor: Executor, job: Job, tasks: Sequence[Task]) -> dict[Future[int], Task]:
@@ -116,7 +118,9 @@ def _is_broken(future: Future[int]) -> bool:
 
 def _died(job: Job, broken: list[Task], children: set[BaseProcess]) -> ConversionError:
     """The error that names what the worker that died was at."""
-    # The pool then ends the others, with SIGTERM.
+    for process in children:
+        process.join(_END_SECONDS)
+    # The pool ends the others, with SIGTERM.
     ended = (None, 0, -signal.SIGTERM)
     dead = [process for process in children if process.exitcode not in ended]
     directory = Journal(job.out).directory

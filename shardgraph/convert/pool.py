@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -41,16 +41,26 @@ def _context() -> BaseContext:
 
 
 @contextmanager
-def process_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, set[BaseProcess]]]:
-    """A pool, and the set in which to gather its processes; an exception ends them at once."""
+def process_pool(
+    workers: int,
+) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], set[BaseProcess]]]]:
+    """A pool, and a function that gives the processes it has had so far.
+
+    An exception in the block ends them at once.
+    """
     others = set(multiprocessing.active_children())
     children: set[BaseProcess] = set()
+
+    def seen() -> set[BaseProcess]:
+        children.update(set(multiprocessing.active_children()) - others)
+        return children
+
     pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_begin_worker)
     try:
-        yield pool, children
+        yield pool, seen
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - others:
+        for process in seen():
             process.terminate()
         raise
     finally:

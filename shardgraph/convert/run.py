@@ -200,7 +200,7 @@ class _Conversion:
                 keep_rejected=keep,
                 provenance=self._provenance,
             )
-        except (KeyboardInterrupt, ConversionError, OSError) as error:
+        except BaseException as error:
             self._stop(error)
             raise
 
@@ -251,6 +251,8 @@ def _check_same(kept: dict[str, Any], now: dict[str, Any], journal: Journal) -> 
         for key, before, after in _entries(kept.get(part), now.get(part))
     }
     if parts:
+        if len(parts) > 1:
+            parts.pop("partitions", None)  # a digest, which says nothing beside what changed it
         listed = "; ".join(
             f"{name}: {a!r} then, {b!r} now" for name, (a, b) in sorted(parts.items())
         )

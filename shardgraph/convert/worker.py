@@ -137,8 +137,6 @@ def edited(edit: Edit, record: Record) -> BaseData | Reject | None:
         raise
     except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
         return record.reject(f"pre_filter or pre_transform failed: {type(error).__name__}: {error}")
-    if data is not None and not isinstance(data, BaseData):
-        return record.reject(f"pre_transform returned a {type(data).__name__}, not a graph")
     return data
 
 
