@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from shardgraph.atomic import TEMPORARY, UNFINISHED, digest64, file_digest
 from shardgraph.errors import CorruptShardError, FormatError
 from shardgraph.format import layout
+from shardgraph.format.histogram import Histogram
 from shardgraph.format.manifest import Manifest, ShardEntry, is_intact
 from shardgraph.format.schema import Column, Schema, Store
-from shardgraph.format.histogram import Histogram
 from shardgraph.shards import digests
 from shardgraph.shards.open import Shard
 from shardgraph.shards.structure import Located, check_size, read_digests

@@ -43,10 +43,12 @@ class ShardEntry:
             raise FormatError(f"shard {self.name}: counts must be non-negative integers: {counts}")
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in SPEC.md."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> ShardEntry:
+        """The inverse of ``to_json``; KeyError or TypeError where an entry is missing or odd."""
         return cls(**{name: doc[name] for name in cls.__slots__})
 
 
@@ -103,6 +105,7 @@ dataset; was its conversion interrupted?
         return replace(self, provenance={**self.provenance, **more})
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in SPEC.md."""
         return {
             "format": FORMAT_NAME,
             "version": ".".join(map(str, FORMAT_VERSION)),

@@ -68,6 +68,7 @@ class Column:
         }
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in SPEC.md."""
         return {
             "name": self.name,
             "dtype": self.dtype,
@@ -79,6 +80,7 @@ class Column:
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> Column:
+        """The inverse of ``to_json``; KeyError or TypeError where an entry is missing or odd."""
         shape = doc["row_shape"]
         return cls(
             name=doc["name"],
@@ -130,6 +132,7 @@ class Attribute:
             yield from item.columns()
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in SPEC.md."""
         doc: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.column is not None:
             doc["column"] = self.column.to_json()
@@ -142,6 +145,7 @@ class Attribute:
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> Attribute:
+        """The inverse of ``to_json``; KeyError or TypeError where an entry is missing or odd."""
         dim = doc.get("cat_dim")
         return cls(
             name=doc["name"],
@@ -189,6 +193,7 @@ class Store:
         return (f"node/{quote(self.key[0])}", f"node/{quote(self.key[2])}")
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in SPEC.md."""
         return {
             "key": list(self.key) if isinstance(self.key, tuple) else self.key,
             "attributes": [attribute.to_json() for attribute in self.attributes],
@@ -197,6 +202,7 @@ class Store:
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> Store:
+        """The inverse of ``to_json``; KeyError or TypeError where an entry is missing or odd."""
         key = doc["key"]
         return cls(
             key=tuple(key) if isinstance(key, list) else key,
@@ -300,6 +306,7 @@ class Schema:
         return replace(self, stores=canonical(tuple(stores.values())))
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in SPEC.md."""
         return {
             "class": self.data_class,
             "hetero": self.is_hetero,
@@ -308,6 +315,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> Schema:
+        """The inverse of ``to_json``; KeyError or TypeError where an entry is missing or odd."""
         return cls(
             data_class=doc["class"],
             is_hetero=doc["hetero"],

@@ -96,7 +96,7 @@ def _padded(parts: _ColumnParts, num_graphs: int) -> NDArray[np.int64]:
     """
     out = np.full((num_graphs, max(1, *map(len, parts.shapes))), -1, np.int64)
     out[:, 0] = 0
-    for graph, shape in zip(parts.graphs, parts.shapes):
+    for graph, shape in zip(parts.graphs, parts.shapes, strict=True):
         out[graph] = (*shape, *[-1] * (out.shape[1] - len(shape)))
     return out
 
@@ -352,9 +352,7 @@ def compression_options(compression: str) -> dict[str, Any]:
     if compression == "gzip":
         return {"compression": "gzip", "compression_opts": 4}
     if compression not in {"zstd", "lz4"}:
-        raise ValueError(
-            f"compression must be None, 'gzip', 'zstd' or 'lz4', got {compression!r}"
-        )
+        raise ValueError(f"compression must be None, 'gzip', 'zstd' or 'lz4', got {compression!r}")
     try:
         import hdf5plugin
     except ImportError as error:
