@@ -67,7 +67,7 @@ class GNN(nn.Module):
         self.bonds = Embedding(e_map, width)
         self.convs = nn.ModuleList(GINEConv(MLP([width, width, width])) for _ in range(3))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(3))
-        self.head = MLP([width, width, 1], dropout=0.1, norm=None)
+        self.head = MLP([width, width, 1], dropout=0.1)
 
     def forward(self, batch: Batch) -> Tensor:
         """The solubility of each molecule: float32 [num_graphs, 1]."""

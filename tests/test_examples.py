@@ -44,20 +44,20 @@ def test_the_guide_names_every_example() -> None:
 
 def test_quickstart_learns_and_reuses_its_dataset(tmp_path: Path) -> None:
     script = EXAMPLES / "quickstart.py"
-    first = run(tmp_path, script, "--data", "esol", "--epochs", "6")
+    first = run(tmp_path, script, "--data", "esol", "--epochs", "4")
     assert "1,128 graphs" in first
     epochs = re.findall(
         r"^epoch +(\d+): loss \d+\.\d{3}, validation RMSE \d\.\d{3}, waited for data \d+\.\d%",
         first,
         re.M,
     )
-    assert epochs == ["1", "2", "3", "4", "5", "6"]
+    assert epochs == ["1", "2", "3", "4"]
     pattern = r"test RMSE (\d\.\d{3}) log mol/L; of predicting the mean (\d\.\d{3})\n\Z"
     results = re.search(pattern, first)
     assert results is not None, first
     rmse, baseline = map(float, results.groups())
     assert 1.8 < baseline < 2.4  # 2.1 over all molecules
-    assert rmse < 0.75 * baseline
+    assert rmse < 0.7 * baseline
 
     before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "esol").iterdir())
     second = run(tmp_path, script, "--data", "esol", "--epochs", "1")
