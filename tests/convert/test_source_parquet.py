@@ -103,6 +103,54 @@ def test_smiles(write, read_all):
     ]
 
 
+def test_edge_and_node_tables(write, tmp_path, read_all):
+    edges = [
+        {"graph_id": 5, "src": "b", "dst": "a", "w": 0.5},
+        {"graph_id": 2, "src": "a", "dst": "a", "w": 1.5},
+        {"graph_id": 5, "src": "a", "dst": "b", "w": 2.5},
+    ]
+    nodes = [
+        {"graph_id": 5, "node_id": "b", "p": 1.0, "q": 2, "label": 1},
+        {"graph_id": 3, "node_id": "z", "p": 9.0, "q": 9, "label": 9},
+        {"graph_id": 5, "node_id": "a", "p": 3.0, "q": 4, "label": 0},
+        {"graph_id": 2, "node_id": "a", "p": 5.0, "q": 6, "label": 2},
+    ]
+    path = write(edges, name="edges.parquet")
+    graphs, rejects = read_all(path, size=1)
+    assert rejects == []
+    assert [graph.graph_id for graph in graphs] == [2, 5]
+    assert [graph.node_id for graph in graphs] == [["a"], ["a", "b"]]
+    assert graphs[1].edge_index.tolist() == [[1, 0], [0, 1]]
+    write(nodes, name="nodes.parquet")
+    for spec in (path, tmp_path):
+        graphs, _ = read_all(spec, size=2)
+        assert [graph.graph_id for graph in graphs] == [2, 3, 5]
+        assert [graph.num_edges for graph in graphs] == [1, 0, 2]
+        assert graphs[2].node_id == ["b", "a"]
+        assert graphs[2].x.tolist() == [[1, 2], [3, 4]]
+        assert graphs[2].y.tolist() == [1, 0]
+        assert graphs[2].edge_index.tolist() == [[0, 1], [1, 0]]
+        assert graphs[2].edge_weight.tolist() == [0.5, 2.5]
+    (graph,), _ = read_all(write([{"source": 9, "target": 7, "a": 1, "b": 2}]), undirected=True)
+    assert graph.node_id.tolist() == [7, 9]
+    assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
+    assert graph.edge_attr.tolist() == [[1, 2], [1, 2]]
+    assert find_source(path).provenance()["options"]["nodes"] == "nodes.parquet"
+
+
+def test_faults_of_tables(write, read_all):
+    path = write([{"source": 1, "target": 2}], name="edges.parquet")
+    nodes = write([{"id": 1}, {"id": 3}], name="n.parquet")
+    _, rejects = read_all(path, nodes=str(nodes))
+    assert [r.reason for r in rejects] == ["an edge joins node 2, which is not in the table"]
+    nodes = write([{"id": 1}, {"id": 1}], name="n2.parquet")
+    _, rejects = read_all(path, nodes=str(nodes))
+    assert [r.reason for r in rejects] == ["the table of nodes has an id twice"]
+    path = write([{"source": 1, "target": None}, {"source": 1, "target": 2}])
+    with pytest.raises(FormatError, match="column 'target' has a null, where an id is needed"):
+        read_all(path)
+
+
 def test_faults(write, tmp_path, read_all):
     rows = [{"edge_index": e} for e in ([[0], [1]], None, [[0]], [[0, 1], [1]], [[None], [1]])]
     graphs, rejects = read_all(write(rows))

@@ -22,9 +22,9 @@ from shardgraph.errors import ConversionError, FormatError
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
 
-_SOURCE = ("source", "src", "from", "head", "u", "source_id", "src_id", "fromnodeid", "node1")
-_TARGET = ("target", "dst", "to", "tail", "v", "target_id", "dst_id", "tonodeid", "node2")
-_GRAPH = ("graph_id", "graph", "graphid")
+SOURCE_NAMES = ("source", "src", "from", "head", "u", "source_id", "src_id", "fromnodeid", "node1")
+TARGET_NAMES = ("target", "dst", "to", "tail", "v", "target_id", "dst_id", "tonodeid", "node2")
+GRAPH_NAMES = ("graph_id", "graph", "graphid")
 _EDGES_ONLY = frozenset({".edges", ".edgelist", ".el"})
 _TEXT = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _COMMENT = "#%"
@@ -158,7 +158,7 @@ class EdgelistSource(FileSource):
             first = next(table.rows(), None)
         except (OSError, FormatError, ConversionError):
             return None
-        if _find(table.columns, _SOURCE) and _find(table.columns, _TARGET):
+        if find_column(table.columns, SOURCE_NAMES) and find_column(table.columns, TARGET_NAMES):
             return Confidence.CERTAIN
         pair = first.fields[:2] if first else ()
         is_pair = len(pair) == 2 and all(map(_INTEGER.fullmatch, pair))
@@ -210,14 +210,14 @@ class EdgelistSource(FileSource):
         columns = table.columns
 
         def position(given: str | None, names: Sequence[str], default: int | None) -> int | None:
-            name = given or _find(columns, names)
+            name = given or find_column(columns, names)
             return default if name is None else table.column(name)
 
-        source = position(self._source, _SOURCE, 0)
-        target = position(self._target, _TARGET, 1)
+        source = position(self._source, SOURCE_NAMES, 0)
+        target = position(self._target, TARGET_NAMES, 1)
         if len(columns) < 2 or source is None or target is None:
             raise FormatError(f"{table.path} has one column, {columns[0]!r}; an edge needs two")
-        graph = position(self._graph, _GRAPH, None)
+        graph = position(self._graph, GRAPH_NAMES, None)
         relation = position(self._relation, (), None)
         values = self._values
         if values is None:
@@ -328,7 +328,7 @@ def _open(path: Path, given: Sequence[str] = ()) -> tables.Table:
     separator = delimiter if counts[delimiter] else None
     first = next(tables.iter_rows(str(path), separator, comment=_COMMENT))
     columns = tuple(name.strip() for name in first.fields)
-    known = _find(columns, _SOURCE) and _find(columns, _TARGET)
+    known = find_column(columns, SOURCE_NAMES) and find_column(columns, TARGET_NAMES)
     header = bool(known) or any(name in columns and not name.isdecimal() for name in given)
     return tables.Table(
         path=str(path),
@@ -340,7 +340,8 @@ def _open(path: Path, given: Sequence[str] = ()) -> tables.Table:
     )
 
 
-def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
+def find_column(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """The first of the names that a column has, whatever its case."""
     by_name = {column.casefold(): column for column in reversed(columns)}
     return next((by_name[name] for name in names if name in by_name), None)
 

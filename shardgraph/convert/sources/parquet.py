@@ -1,11 +1,11 @@
-"""Graphs in Parquet files, a row per graph: list columns, or a column of SMILES."""
+"""Graphs in Parquet files: a row per graph (list columns, SMILES), or tables of edges and nodes."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,40 @@ import numpy as np
 
 from shardgraph.convert.build import make_data
 from shardgraph.convert.files import FileSource, natural_key
-from shardgraph.convert.source import Confidence, Option, Partition, Reject, require, spans
+from shardgraph.convert.source import (
+    Confidence,
+    Option,
+    Partition,
+    Reject,
+    file_stamps,
+    require,
+    spans,
+)
 from shardgraph.convert.sources import _rdkit
+from shardgraph.convert.sources._edge_tables import EdgeTables, TableColumns
+from shardgraph.convert.sources._parquet import (
+    column_arrays,
+    inner_widths,
+    leaf_type,
+    open_parquet,
+    single_numbers,
+)
+from shardgraph.convert.sources.edgelist import (
+    GRAPH_NAMES,
+    SOURCE_NAMES,
+    TARGET_NAMES,
+    find_column,
+)
 from shardgraph.convert.sources.smiles import smiles_column
 from shardgraph.convert.table import is_id
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]
     from torch_geometric.data.data import BaseData
 
 # The names of the graph datasets on the Hugging Face hub, and what PyG calls them.
 _RENAMED = {"node_feat": "x", "edge_feat": "edge_attr", "label": "y", "labels": "y", "target": "y"}
+_NODE_NAMES = ("node_id", "id", "node")
 _ROWS_AT_ONCE = 256
 _SNIFFED_ROWS = 1000
 
@@ -59,6 +81,12 @@ class ParquetSource(FileSource):
     first dimension; ``num_nodes`` is taken where it is there. Without that column the SMILES are
     read as by `SmilesSource`. Single numbers become ``y`` float32 [1, T], NaN where null.
 
+    A file with columns of sources and targets is a table of edges: one graph, or many where a
+    column tells the graph of each edge, in ascending order of its ``graph_id``. Columns of numbers
+    become ``edge_weight`` float32 [E] (one) or ``edge_attr`` float32 [E, K]. A table of nodes gives
+    ``x`` float32 [N, F] and ``y`` of its label; ``node_id`` keeps the ids. These tables are read
+    whole.
+
     Args:
         spec: The file or folder.
         targets: Columns of single numbers that become ``y``; None takes a column named y, label
@@ -66,10 +94,15 @@ class ParquetSource(FileSource):
         smiles: Column of the SMILES; None recognises one by name.
         with_hydrogen: Of SMILES: adds the hydrogens as atoms.
         kekulize: Of SMILES: turns aromatic bonds into single and double ones.
+        source: Of a table of edges: column of the sources; None recognises it by name.
+        target: Column of the targets, likewise.
+        graph: Column of the graph, in both tables, likewise.
+        nodes: File of the table of nodes; None takes nodes.parquet beside edges.parquet.
+        undirected: Of a table of edges: adds to each edge its inverse, after all others.
     """
 
     name = "parquet"
-    description = "a row per graph: list columns as on the Hugging Face hub, or SMILES"
+    description = "Parquet: list columns as on the Hugging Face hub, SMILES, edge and node tables"
     extra = "table"
     suffixes = frozenset({".parquet"})
     options = (
@@ -79,6 +112,11 @@ class ParquetSource(FileSource):
         Option(
             name="kekulize", type=bool, help="single and double for aromatic bonds", default=False
         ),
+        Option(name="source", type=str, help="edge table: column of the sources (recognised)"),
+        Option(name="target", type=str, help="edge table: column of the targets (recognised)"),
+        Option(name="graph", type=str, help="edge table: column of the graph (recognised)"),
+        Option(name="nodes", type=str, help="edge table: file of the nodes (nodes.parquet)"),
+        Option(name="undirected", type=bool, help="edge table: add inverse edges", default=False),
     )
 
     def __init__(
@@ -89,12 +127,19 @@ class ParquetSource(FileSource):
         smiles: str | None = None,
         with_hydrogen: bool = False,
         kekulize: bool = False,
+        source: str | None = None,
+        target: str | None = None,
+        graph: str | None = None,
+        nodes: str | None = None,
+        undirected: bool = False,
     ) -> None:
         super().__init__(spec)
         require("pyarrow", "table", "reading Parquet")
         self._targets = targets if targets is None else tuple(targets)
         self._smiles = smiles
         self._with_hydrogen, self._kekulize = with_hydrogen, kekulize
+        self._source, self._target, self._graph_column = source, target, graph
+        self._nodes, self._undirected = nodes, undirected
 
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
@@ -110,12 +155,18 @@ class ParquetSource(FileSource):
         return sorted(names, key=natural_key)
 
     def partitions(self) -> Sequence[Partition]:
-        """Runs of 10,000 rows of each file."""
+        """Runs of 10,000 rows of each file, or of 10,000 graphs of tables of edges."""
+        if self._edge_columns is not None:
+            num_graphs = len(self._tables().graph_ids)
+            return [
+                Partition(file=self.spec, first=first, num_records=count)
+                for first, count in spans(num_graphs, self.records_per_partition)
+            ]
         if self._plan.smiles is not None:
             require("rdkit", "chem", "reading SMILES")
         found: list[Partition] = []
         for path in self.files():
-            with _opened(path) as file:
+            with open_parquet(path) as file:
                 num_rows = file.metadata.num_rows
             found += [
                 Partition(file=str(path), first=first, num_records=count)
@@ -124,7 +175,10 @@ class ParquetSource(FileSource):
         return found
 
     def read(self, partition: Partition) -> Iterator[BaseData | Reject]:
-        """Yields a graph or a `Reject` per row."""
+        """Yields a graph or a `Reject` per row, or per graph of tables of edges."""
+        if self._edge_columns is not None:
+            yield from self._of_tables(partition)
+            return
         path = Path(partition.file)
         rows = self._rows(path, partition.first)
         for number, row in itertools.islice(rows, partition.num_records):
@@ -137,6 +191,11 @@ class ParquetSource(FileSource):
 
     def provenance(self) -> dict[str, Any]:
         """The columns chosen, beside the files."""
+        if (edges := self._edge_columns) is not None:
+            nodes = None if self._node_file is None else self._node_file.name
+            chosen = {"source": edges.ids[0], "target": edges.ids[1], "graph": edges.graph}
+            told = chosen | {"values": list(edges.values), "nodes": nodes}
+            return super().provenance() | {"options": told | {"undirected": self._undirected}}
         plan = self._plan
         return super().provenance() | {
             "options": {
@@ -148,9 +207,67 @@ class ParquetSource(FileSource):
             }
         }
 
+    @cached_property
+    def _edge_columns(self) -> TableColumns | None:
+        """The columns of a table of edges; None where the files are not such tables."""
+        with open_parquet(self._edge_files()[0]) as file:
+            schema = file.schema_arrow
+        source = self._source or find_column(schema.names, SOURCE_NAMES)
+        target = self._target or find_column(schema.names, TARGET_NAMES)
+        if source is None or target is None or "edge_index" in schema.names:
+            return None
+        graph = self._graph_column or find_column(schema.names, GRAPH_NAMES)
+        taken = {source, target, graph}
+        values = tuple(name for name in single_numbers(schema) if name not in taken)
+        return TableColumns(ids=(source, target), graph=graph, values=values)
+
+    @property
+    def _node_file(self) -> Path | None:
+        if self._nodes is not None:
+            return Path(self._nodes)
+        path = Path(self.spec)
+        beside = (path if path.is_dir() else path.parent) / "nodes.parquet"
+        alone = path.is_dir() or path.stem == "edges"
+        return beside if alone and beside.is_file() and beside != path else None
+
+    def _edge_files(self) -> list[Path]:
+        files = [path for path in self.files() if path != self._node_file]
+        if not files:
+            raise FormatError(f"{self.spec} has no .parquet file")
+        return files
+
+    def _tables(self) -> EdgeTables:
+        if (edges := self._edge_columns) is None:
+            raise FormatError(f"{self.spec} is no table of edges")
+        node_file = self._node_file
+        nodes = None if node_file is None else self._node_columns(node_file)
+        edge_files = tuple(self._edge_files())
+        stamps = file_stamps([*edge_files, *([node_file] if node_file else [])])
+        return _load_tables(edge_files, edges, node_file, nodes, stamps)
+
+    def _node_columns(self, path: Path) -> TableColumns:
+        with open_parquet(path) as file:
+            schema = file.schema_arrow
+        node_id = find_column(schema.names, _NODE_NAMES)
+        if node_id is None:
+            raise FormatError(f"{path} has no column {', '.join(_NODE_NAMES)}")
+        label = next((name for name in schema.names if _RENAMED.get(name, name) == "y"), None)
+        graph = self._graph_column or find_column(schema.names, GRAPH_NAMES)
+        values = [n for n in single_numbers(schema) if n not in (node_id, label, graph)]
+        return TableColumns(ids=(node_id,), graph=graph, values=tuple(values), labels=label)
+
+    def _of_tables(self, partition: Partition) -> Iterator[BaseData | Reject]:
+        graphs = self._tables()
+        for number in range(partition.first, partition.first + (partition.num_records or 0)):
+            try:
+                yield graphs.graph(number, undirected=self._undirected)
+            except ValueError as error:
+                record = f"graph {graphs.graph_ids[number]}"
+                yield Reject(file=self.spec, record=record, reason=str(error))
+
     def _rows(self, path: Path, first: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The rows from number `first` on; row groups before it are not read."""
-        with _opened(path) as file:
+        with open_parquet(path) as file:
             missing = set(self._plan.columns()) - set(file.schema_arrow.names)
             if missing:
                 raise FormatError(f"{path} has no column {', '.join(sorted(missing))}")
@@ -178,10 +295,10 @@ class ParquetSource(FileSource):
         paths = self.files()
         if not paths:
             raise FormatError(f"{self.spec} has no .parquet file")
-        with _opened(paths[0]) as file:
+        with open_parquet(paths[0]) as file:
             schema = file.schema_arrow
             first = next(file.iter_batches(batch_size=_SNIFFED_ROWS), None)
-        leaves = {field.name: _leaf(field.type) for field in schema}
+        leaves = {field.name: leaf_type(field.type) for field in schema}
         numeric = [n for n, t in leaves.items() if kinds.is_integer(t) or kinds.is_floating(t)]
         numeric += [n for n, t in leaves.items() if kinds.is_boolean(t)]
         lists = [n for n in schema.names if n in numeric and leaves[n] != schema.field(n).type]
@@ -210,7 +327,7 @@ class ParquetSource(FileSource):
             targets=targets,
             has_num_nodes=has_edges and "num_nodes" in single,
             floating=frozenset(name for name in numeric if kinds.is_floating(leaves[name])),
-            widths=_widths(first, lists) if has_edges and first is not None else {},
+            widths=inner_widths(first, lists) if has_edges and first is not None else {},
         )
 
     def _item(self, path: Path, number: int, row: Mapping[str, Any]) -> BaseData | Reject:
@@ -262,27 +379,16 @@ class ParquetSource(FileSource):
         return [np.nan if value is None else float(value) for value in values]
 
 
-def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
-    import pyarrow
-    import pyarrow.parquet  # type: ignore[import-untyped]
-
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise FormatError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _widths(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
-    found = {}
-    for name in columns:
-        rows = (row for row in batch.column(name).to_pylist() if row)
-        if isinstance(inner := next(rows, [0])[0], list):
-            found[name] = len(inner)
-    return found
-
-
-def _leaf(kind: Any) -> Any:
-    """The type of the values in lists of lists."""
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
-    return kind
+@lru_cache(maxsize=1)
+def _load_tables(
+    edge_files: tuple[Path, ...],
+    edge_columns: TableColumns,
+    node_file: Path | None,
+    node_columns: TableColumns | None,
+    stamps: tuple[tuple[int, int], ...],  # noqa: ARG001 (part of the key)
+) -> EdgeTables:
+    """The tables; kept for the partitions that the same process reads next."""
+    nodes = None
+    if node_file is not None and node_columns is not None:
+        nodes = column_arrays([node_file], node_columns)
+    return EdgeTables(column_arrays(edge_files, edge_columns), edge_columns, nodes, node_columns)

@@ -1,0 +1,72 @@
+"""Parquet files: their columns as arrays, and what their schema tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardgraph.convert.sources._edge_tables import TableColumns
+from shardgraph.errors import FormatError
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
+
+
+def open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
+    """An open file; FormatError where it is none."""
+    import pyarrow
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FormatError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def column_arrays(paths: Sequence[Path], columns: TableColumns) -> dict[str, NDArray[Any]]:
+    """The columns of all files, joined."""
+    names = [*columns.ids, *columns.values]
+    names += [name for name in (columns.graph, columns.labels) if name is not None]
+    parts = []
+    for path in paths:
+        with open_parquet(path) as file:
+            if missing := sorted(set(names) - set(file.schema_arrow.names)):
+                raise FormatError(f"{path} has no column {', '.join(missing)}")
+            parts.append(file.read(columns=names))
+    found = {
+        name: np.concatenate([part[name].to_numpy(zero_copy_only=False) for part in parts])
+        for name in names
+    }
+    for name in columns.ids:
+        if any(part[name].null_count for part in parts):
+            raise FormatError(f"{paths[0]}: column {name!r} has a null, where an id is needed")
+    return found
+
+
+def single_numbers(schema: pyarrow.Schema) -> list[str]:
+    """The columns of one number a row."""
+    import pyarrow.types as kinds  # type: ignore[import-untyped]
+
+    checks = (kinds.is_integer, kinds.is_floating, kinds.is_boolean)
+    return [field.name for field in schema if any(check(field.type) for check in checks)]
+
+
+def inner_widths(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
+    """Of columns of lists of lists: the length of the first inner list."""
+    found = {}
+    for name in columns:
+        rows = (row for row in batch.column(name).to_pylist() if row)
+        if isinstance(inner := next(rows, [0])[0], list):
+            found[name] = len(inner)
+    return found
+
+
+def leaf_type(kind: Any) -> Any:
+    """The type of the values in lists of lists."""
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return kind
