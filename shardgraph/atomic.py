@@ -129,8 +129,9 @@ def digest64(data: Any) -> int:
     return xxhash.xxh3_64_intdigest(data)
 
 
-# Directories locked by this process: a POSIX lock does not exclude its own process.
-_HELD: set[Path] = set()
+# Directories locked, with the process that did: a POSIX lock does not exclude its own process,
+# and is not inherited by a forked one.
+_HELD: set[tuple[int, Path]] = set()
 
 
 class LockedError(OSError):
@@ -149,7 +150,8 @@ def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """
     directory = directory.resolve()
     path = directory / ".lock"
-    if directory in _HELD:
+    held = (os.getpid(), directory)
+    if held in _HELD:
         raise LockedError(f"{directory} is being written by this process (pid {os.getpid()})")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -160,12 +162,12 @@ def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
                 "wait for it to end, or stop it"
             )
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        _HELD.add(directory)
+        os.write(descriptor, str(os.getpid()).encode())
+        _HELD.add(held)
         try:
             yield
         finally:
-            _HELD.discard(directory)
+            _HELD.discard(held)
             os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)

@@ -201,8 +201,19 @@ def _texts(selection: Selection, column: Column, kind: str) -> list[Any]:
     out = np.empty(rows.total, np.uint8)
     selection.column(column.name, out)
     data, ptr = out.tobytes(), rows.ptr.tolist()
-    texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(ptr)]
-    return texts if kind == "str" else [json.loads(text) for text in texts]
+    try:
+        texts = [data[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(ptr)]
+        return texts if kind == "str" else [json.loads(text) for text in texts]
+    except (ValueError, RecursionError) as error:
+        what = f"/columns/{column.name} holds no {kind} where it should: {error}"
+        raise _damaged(selection, what) from error
+
+
+def _damaged(selection: Selection, what: str) -> CorruptShardError:
+    files = ", ".join(str(part.shard.path) for part in selection.parts)
+    return CorruptShardError(
+        f"{files}: {what}; check with `shardgraph verify` and restore the file"
+    )
 
 
 def _varying(selection: Selection, column: Column) -> list[Any]:
@@ -211,11 +222,7 @@ def _varying(selection: Selection, column: Column) -> list[Any]:
     padded = selection.shapes(column.name).tolist()
     shapes = [[extent for extent in shape if extent >= 0] for shape in padded]
     if any(math.prod(shape) != length for shape, length in zip(shapes, lengths, strict=False)):
-        files = ", ".join(str(part.shard.path) for part in selection.parts)
-        raise CorruptShardError(
-            f"{files}: /shapes/{column.name} does not fit its values; "
-            "check with `shardgraph verify` and restore the file"
-        )
+        raise _damaged(selection, f"/shapes/{column.name} does not fit its values")
     return [part.view(shape) for part, shape in zip(flat.split(lengths), shapes, strict=False)]
 
 
@@ -228,7 +235,11 @@ def _decoder_of_parts(attribute: Attribute) -> Decode:
         if not decoders:
             return [compose(kind, [], []) for _ in range(selection.num_graphs)]
         columns = [decoder(selection) for decoder in decoders]
-        return [compose(kind, names, list(values)) for values in zip(*columns, strict=False)]
+        try:
+            return [compose(kind, names, list(values)) for values in zip(*columns, strict=True)]
+        except (RuntimeError, ValueError, IndexError) as error:
+            what = f"the parts of attribute {attribute.name!r} make no {kind}: {error}"
+            raise _damaged(selection, what) from error
 
     return decode
 

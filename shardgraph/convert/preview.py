@@ -130,6 +130,6 @@ def _values_nbytes(path: Path) -> int:
         if isinstance(item, h5py.Dataset):
             sizes.append(item.id.get_storage_size())
 
-    with h5py.File(path, "r") as file:
+    with h5py.File(path, "r", locking=False) as file:
         file.visititems(add)
     return sum(sizes)

@@ -19,7 +19,7 @@ from shardgraph.shards.structure import Located, ShardIndex, open_hdf5, read_ind
 
 Array: TypeAlias = "NDArray[Any]"
 
-SMALL = 1 << 24
+SMALL = 8 << 20
 """Bytes up to which a file is read ahead as a whole when it is opened."""
 
 
