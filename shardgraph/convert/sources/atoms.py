@@ -111,6 +111,11 @@ class AtomsSource(FileSource):
         return super().recognise(spec)
 
     @classmethod
+    def has_files(cls, folder: Path) -> bool:
+        """Whether a folder holds files that ASE reads."""
+        return super().has_files(folder) and bool(cls.names(folder))
+
+    @classmethod
     def names(cls, folder: Path) -> list[str]:
         """The files of a folder that ASE reads; databases of others are not."""
         names = super().names(folder)

@@ -111,12 +111,13 @@ class NetworkxSource(FileSource):
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
         """Certain of the suffixes; .json, .jsonl and .dat may be something else."""
-        found = super().recognise(spec)
+        if super().recognise(spec) is None:
+            return None
         own = cls.suffixes - {".json", ".jsonl", ".dat"}
         path = Path(spec)
         names = [path / name for name in cls.names(path)] if path.is_dir() else [path]
         vague = not any(suffix_of(name) in own for name in names)
-        return Confidence.POSSIBLE if found and vague else found
+        return Confidence.POSSIBLE if vague else Confidence.CERTAIN
 
     def partitions(self) -> Sequence[Partition]:
         """The file, or runs of 1,000 files."""

@@ -49,6 +49,8 @@ _RENAMED = {"node_feat": "x", "edge_feat": "edge_attr", "label": "y", "labels": 
 _NODE_NAMES = ("node_id", "id", "node")
 _ROWS_AT_ONCE = 256
 _SNIFFED_ROWS = 1000
+# The hub keeps them in folders such as data/.
+_PATTERNS = ("*.parquet", "*/*.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,15 +145,18 @@ class ParquetSource(FileSource):
 
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
-        """Certain of .parquet files and of folders, or trees of them, that hold such files."""
+        """Certain of .parquet files and of folders that hold such files."""
         path = Path(spec)
-        found = bool(cls.names(path)) if path.is_dir() else path.suffix.lower() in cls.suffixes
+        found = path.suffix.lower() in cls.suffixes
+        if path.is_dir():
+            found = any(True for pattern in _PATTERNS for _ in path.glob(pattern))
         return Confidence.CERTAIN if found else None
 
     @classmethod
     def names(cls, folder: Path) -> list[str]:
-        """The .parquet files below a folder."""
-        names = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
+        """The .parquet files of a folder and of the folders in it."""
+        paths = (path for pattern in _PATTERNS for path in folder.glob(pattern))
+        names = [str(path.relative_to(folder)) for path in paths]
         return sorted(names, key=natural_key)
 
     def partitions(self) -> Sequence[Partition]:
