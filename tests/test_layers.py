@@ -61,7 +61,9 @@ AT_IMPORT = {
     "__init__": set(),
 }
 # ... and what only inside the function that needs it.
-EXTRAS = {"ase", "hdf5plugin", "lmdb", "matplotlib", "pyarrow", "rdkit", "vesin"}
+EXTRAS = {
+    *("ase", "hdf5plugin", "lmdb", "matplotlib", "networkx", "pyarrow", "rdkit", "vesin", "yaml"),
+}
 WHEN_CALLED = {
     "shards": {"hdf5plugin"},
     "convert": EXTRAS,
