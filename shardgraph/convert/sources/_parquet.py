@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from shardgraph.convert.sources._edge_tables import TableColumns
 from shardgraph.errors import FormatError
 
-if TYPE_CHECKING:
+
+def open_parquet(path: Path) -> Any:
+    """An open ``pyarrow.parquet.ParquetFile``; FormatError where it is none."""
     import pyarrow  # type: ignore[import-untyped]
-
-
-def open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
-    """An open file; FormatError where it is none."""
-    import pyarrow
     import pyarrow.parquet  # type: ignore[import-untyped]
 
     try:
@@ -47,7 +44,7 @@ def column_arrays(paths: Sequence[Path], columns: TableColumns) -> dict[str, NDA
     return found
 
 
-def single_numbers(schema: pyarrow.Schema) -> list[str]:
+def single_numbers(schema: Any) -> list[str]:
     """The columns of one number a row."""
     import pyarrow.types as kinds  # type: ignore[import-untyped]
 
@@ -55,7 +52,7 @@ def single_numbers(schema: pyarrow.Schema) -> list[str]:
     return [field.name for field in schema if any(check(field.type) for check in checks)]
 
 
-def inner_widths(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> dict[str, int]:
+def inner_widths(batch: Any, columns: Sequence[str]) -> dict[str, int]:
     """Of columns of lists of lists: the length of the first inner list."""
     found = {}
     for name in columns:
