@@ -19,6 +19,7 @@ from shardgraph.facts import Facts
 from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
+from shardgraph.format.splits import unpack_split
 from shardgraph.format.statistics import Statistics
 from shardgraph.processing import build, is_current
 from shardgraph.shards.advise import Advisor, FaultWatch, sorted_ranges
@@ -266,9 +267,8 @@ class ShardedDataset(Dataset):
         splits = self.manifest.splits
         if name not in splits:
             raise KeyError(f"no split {name!r}; the dataset has {sorted(splits)}")
-        ranges = [np.arange(start, stop, dtype=np.int64) for start, stop in splits[name]]
         subset = self.__copy__()
-        subset._indices = np.concatenate([np.empty(0, np.int64), *ranges])
+        subset._indices = unpack_split(splits[name], self.manifest.num_graphs)
         return subset
 
     def graph_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

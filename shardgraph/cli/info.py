@@ -150,9 +150,11 @@ def _labels(manifest: Manifest) -> str:
 
 
 def _splits(manifest: Manifest) -> str:
+    from shardgraph.format.splits import unpack_split
+
     parts = []
-    for name, ranges in manifest.splits.items():
-        size = sum(stop - start for start, stop in ranges)
+    for name, value in manifest.splits.items():
+        size = len(unpack_split(value, manifest.num_graphs))
         parts.append(f"{name} {size:,} ({size / max(1, manifest.num_graphs):.1%})")
     return f"splits   {', '.join(parts)}" if parts else ""
 

@@ -15,6 +15,7 @@ from shardgraph.atomic import digest128, write_text
 from shardgraph.errors import FormatError
 from shardgraph.format.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_NAME, SHARD_PATTERN
 from shardgraph.format.schema import Schema
+from shardgraph.format.splits import is_split
 from shardgraph.format.statistics import Statistics
 
 
@@ -69,7 +70,7 @@ dataset; was its conversion interrupted?
     shards: tuple[ShardEntry, ...]
     statistics: Statistics
     splits: Mapping[str, Any] = field(default_factory=dict)
-    """Named subsets: name to graph ids, as half-open [start, stop) ranges."""
+    """Named subsets: name to graph ids, as ``pack_split`` gives them."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the data came from: source, options, versions, seed."""
     generation: int = 0
@@ -159,18 +160,12 @@ dataset; was its conversion interrupted?
         for name, value in (("splits", self.splits), ("provenance", self.provenance)):
             if not isinstance(value, dict):
                 raise FormatError(f"{name} must be an object, got {type(value).__name__}")
-        for name, ranges in self.splits.items():
-            if not isinstance(ranges, list) or not all(map(self._is_range, ranges)):
+        for name, value in self.splits.items():
+            if not is_split(value, self.num_graphs):
                 raise FormatError(
                     f"split {name!r} must be a list of [start, stop) ranges within the "
-                    f"{self.num_graphs} graphs"
+                    f"{self.num_graphs} graphs, or a bit for each of them"
                 )
-
-    def _is_range(self, value: object) -> bool:
-        if not isinstance(value, list) or len(value) != 2 or {type(v) for v in value} != {int}:
-            return False
-        start, stop = value
-        return bool(0 <= start <= stop <= self.num_graphs)
 
     @classmethod
     def read(cls, root: str | Path) -> Manifest:
