@@ -74,6 +74,7 @@ def _options(arguments: argparse.Namespace, workload: str) -> Options:
         seconds=arguments.seconds or (0.05 if smoke else 3.0),
         smoke=smoke,
         rebuild=arguments.rebuild,
+        shard_size=arguments.shard_size,
     )
 
 
@@ -102,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         default=Path(tempfile.gettempdir()) / "shardgraph-bench",
         help="where the datasets are kept between runs; cold needs a disk (default %(default)s)",
+    )
+    parser.add_argument(
+        "--shard-size",
+        default="128MB",
+        metavar="SIZE",
+        help="of shardgraph's files (default 128MB)",
     )
     parser.add_argument("--rebuild", action="store_true", help="write the datasets anew")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run at all?")

@@ -40,6 +40,8 @@ class Options:
     seconds: float
     smoke: bool
     rebuild: bool
+    shard_size: str
+    """Of shardgraph's datasets."""
 
     def pick(self, full: Any, smoke: Any) -> Any:
         """A size that a question fixes itself: as measured, and as tried out."""
@@ -190,6 +192,7 @@ def facts(options: Options, **more: Any) -> dict[str, Any]:
         "order": "full shuffle",
         "cache": "warm",
         "memory_limit": None,
+        "shard_size": options.shard_size,
         "rounds": options.rounds,
         "seconds": options.seconds,
         "smoke": options.smoke,
@@ -255,7 +258,8 @@ def prepare(options: Options, workload: Workload, count: int, store: str) -> tup
     """
     limit = STORES[store].max_count
     number = count if limit is None else min(count, limit)
-    directory = options.data / f"v{FORMAT}-{workload.name}-{number}" / store
+    kind = f"{store}-{options.shard_size}" if store == "shardgraph" else store
+    directory = options.data / f"v{FORMAT}-{workload.name}-{number}" / kind
     done = directory.with_suffix(".done")
     if options.rebuild and _remember_rebuilt(directory):
         done.unlink(missing_ok=True)
@@ -264,7 +268,7 @@ def prepare(options: Options, workload: Workload, count: int, store: str) -> tup
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         start = time.perf_counter()
-        in_child(write_store, store, workload.name, number, directory)
+        in_child(write_store, store, workload.name, number, directory, options.shard_size)
         done.write_text(f"{time.perf_counter() - start:.1f} seconds\n")
     return directory, number
 
@@ -279,9 +283,9 @@ def _remember_rebuilt(directory: Path) -> bool:
     return first
 
 
-def write_store(store: str, workload: str, count: int, directory: Path) -> None:
+def write_store(store: str, workload: str, count: int, directory: Path, shard_size: str) -> None:
     """In a child: writes a dataset, as fast as can be."""
-    new: Store = STORES[store](memoize=True)
+    new: Store = STORES[store](memoize=True, shard_size=shard_size)
     new.write(WORKLOADS[workload].graphs(count), directory)
 
 

@@ -30,8 +30,9 @@ class Store:
     max_count: ClassVar[int | None] = None
     """Most graphs that are written: a subset stands for the rest where writing takes long."""
 
-    def __init__(self, *, memoize: bool = False) -> None:
+    def __init__(self, *, memoize: bool = False, shard_size: str = "128MB") -> None:
         self._memo: dict[int, Any] | None = {} if memoize else None
+        self.shard_size = shard_size
 
     @classmethod
     def missing(cls) -> bool:
@@ -94,7 +95,7 @@ class ShardGraph(Store):
     def write(self, graphs: Iterable[Any], directory: Path) -> None:
         import shardgraph as sg
 
-        with sg.DatasetWriter(directory) as writer:
+        with sg.DatasetWriter(directory, shard_size=self.shard_size) as writer:
             for data in graphs:
                 writer.write(data)
 

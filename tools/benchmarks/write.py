@@ -21,7 +21,6 @@ from benchmarks.harness import (
     summary,
 )
 from benchmarks.peers import STORES
-from benchmarks.workloads import WORKLOADS
 
 
 def write(options: Options) -> Report:
@@ -32,10 +31,7 @@ def write(options: Options) -> Report:
         options, ("shardgraph", "lmdb", "lmdb-numpy", "sqlite", "pt", "inmemory", "litdata")
     )
     options.data.mkdir(parents=True, exist_ok=True)
-    cases = {
-        name: partial(in_child, write_rate, name, workload.name, count, options.data)
-        for name in names
-    }
+    cases = {name: partial(in_child, write_rate, name, count, options) for name in names}
     results, failures = measure(cases, options.rounds, progress="write")
     rows: list[dict[str, Any]] = [
         {
@@ -62,15 +58,15 @@ def write(options: Options) -> Report:
     )
 
 
-def write_rate(store: str, workload: str, count: int, parent: Path) -> dict[str, float]:
+def write_rate(store: str, count: int, options: Options) -> dict[str, float]:
     """In a child: graphs a second of a writer, the flush of all files included."""
-    graphs = WORKLOADS[workload].separate_graphs(count)
-    with tempfile.TemporaryDirectory(dir=parent) as root:
+    graphs = options.workload.separate_graphs(count)
+    with tempfile.TemporaryDirectory(dir=options.data) as root:
         directory = Path(root) / store
         directory.mkdir()
         os.sync()  # what others have left to write would be waited for below
         start = time.perf_counter()
-        STORES[store]().write(graphs, directory)
+        STORES[store](shard_size=options.shard_size).write(graphs, directory)
         os.sync()
         elapsed = time.perf_counter() - start
         return {"graphs_per_second": count / elapsed, "nbytes": machine.nbytes_of(directory)}
