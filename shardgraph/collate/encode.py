@@ -192,13 +192,20 @@ class _StoreEncoder:
         if self._node_axis is not None:
             record.sizes[self._node_axis] = self._num_nodes(store, record)
         if self._edge_axis is not None:
-            known = self._edges_from
-            record.sizes[self._edge_axis] = record.cells[known].rows if known else store.num_edges
+            record.sizes[self._edge_axis] = self._num_edges(store, record)
 
     def _num_nodes(self, store: Any, record: GraphRecord) -> int:
         if self._nodes_from:
             return record.cells[self._nodes_from].rows
         return (store.num_nodes or 0) if self._tells_nodes else 0
+
+    def _num_edges(self, store: Any, record: GraphRecord) -> int:
+        if self._edges_from:
+            return record.cells[self._edges_from].rows
+        try:
+            return int(store.num_edges)
+        except IndexError:  # PyG looks at a 0-d tensor with "edge" in its name
+            return 0
 
     def _counting_column(self, names: frozenset[str], explicit: str) -> str | None:
         """The column whose rows PyG counts first, where that is known: asking it takes longer."""

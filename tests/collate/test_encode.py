@@ -309,6 +309,13 @@ def test_a_number_of_nodes_must_be_an_int():
         GraphEncoder().encode(data, 0)
 
 
+def test_a_0d_tensor_with_edge_in_its_name_counts_no_edges():
+    with pytest.raises(IndexError, match="Dimension specified as 0 but tensor has no dimensions"):
+        _ = Data(num_nodes=1, edge_count=torch.tensor(3)).num_edges
+    record = GraphEncoder().encode(Data(num_nodes=1, edge_count=torch.tensor(3)), 0)
+    assert record.sizes == {"node": 1, "edge": 0}
+
+
 def test_nothing_warns_where_nothing_could_tell_a_number_of_nodes():
     record = GraphEncoder().encode(Data(y=1), 0)
     assert record.sizes == {"node": 0, "edge": 0}
