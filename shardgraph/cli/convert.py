@@ -54,6 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--drop", type=words, metavar="LIST", default=[], help="leave these attributes out")
     add("--cast", type=pairs, metavar="LIST", help="store as another dtype: x=float16,pos=float32")
     add("--varying", type=words, metavar="LIST", default=[], help="tensors of varying row shape")
+    splits = parser.add_argument_group("named subsets, for dataset.split(name)")
+    add = splits.add_argument
+    add(
+        "--split",
+        metavar="LIST",
+        help="at random: train=0.8,val=0.1,test=0.1; or the name of one of the splits of an ogb "
+        "folder (default: the input's own, if it has one)",
+    )
+    add("--seed", type=int, default=0, help="of the random split (default 0)")
+    add("--split-by", metavar="NAME", help="attribute that says which subset a graph is of")
+    add("--split-file", metavar="FILE", help="subset of each record: lines of names, or JSON")
     _add_source_options(parser)
 
 
@@ -73,6 +84,8 @@ def pairs(text: str) -> dict[str, str]:
 def _add_source_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of the formats")
     for name, (option, formats) in sorted(source_options().items()):
+        if name == "split":
+            continue  # one option with that of the conversion
         text = f"{', '.join(formats)}: {option.help}".replace("%", "%%")
         kind: dict[str, Any] = {"type": option.type, "metavar": option.type.__name__.upper()}
         if option.many:
@@ -100,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     """Converts, prints the summary, and returns 3 if records were rejected."""
     if args.out is None and not args.dry_run:
         raise ValueError("OUT is missing: where should the dataset go?")
-    options = {name: getattr(args, f"source_{name}") for name in source_options()}
+    options = {name: getattr(args, f"source_{name}", None) for name in source_options()}
     edits: dict[str, Any] = {
         "format": args.format,
         "on_error": args.on_error,
@@ -112,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
         "drop": args.drop,
         "cast": args.cast,
         "varying": args.varying,
+        "split": args.split,
+        "seed": args.seed,
+        "split_by": args.split_by,
+        "split_file": args.split_file,
         **{name: value for name, value in options.items() if value is not None},
     }
     if args.dry_run:

@@ -53,6 +53,7 @@ def assemble(
     redo: Callable[[Task, Schema], None],
     keep_rejected: bool,
     provenance: Mapping[str, Any],
+    splits: Callable[[Iterator[Step], int], Mapping[str, Any]],
 ) -> Manifest:
     """Publishes the shards of finished tasks; done again after an interruption, it goes on.
 
@@ -64,6 +65,7 @@ def assemble(
             and took it for different things: it is what the earlier one says.
         keep_rejected: Whether the rejected records themselves go into the list.
         provenance: For the manifest.
+        splits: Makes the splits, of all steps in order and the number of graphs.
 
     Raises:
         ConversionError: if there is no graph at all.
@@ -83,6 +85,8 @@ def assemble(
             f"none of {records['read']} records became a graph ({records['rejected']} rejected, "
             f"{records['filtered']} filtered); a dataset needs at least one"
         )
+    steps = (step for task in tasks for step in journal.steps(task.number))
+    subsets = splits(steps, records["written"])
     journal.mark_complete()
     names = [shard_name(number, state.generation) for number in range(len(total.shards))]
     for entry, name in zip(total.shards, names, strict=True):
@@ -97,6 +101,7 @@ def assemble(
         statistics=total.statistics,
         generation=state.generation,
         provenance={**provenance, RECORDS: records},
+        splits=subsets,
     )
     clean_up(journal, out, manifest)
     return manifest

@@ -12,6 +12,7 @@ from shardgraph.convert.edit import Edit
 from shardgraph.convert.function import Function
 from shardgraph.convert.registry import find_source
 from shardgraph.convert.source import Partition, Source
+from shardgraph.convert.splits import SplitRule
 from shardgraph.format.layout import parse_size
 from shardgraph.format.schema import Schema
 from shardgraph.shards.write import compression_options
@@ -47,16 +48,22 @@ class Job:
     shard_size: int
     compression: str | None
     varying: frozenset[str]
+    split: SplitRule
     schema: Schema | None = None
     """Of the first graph of the whole input; None if the task has that graph itself."""
     stop: Path | None = None
     """A file that, once there, tells the workers to stop."""
 
+    @property
+    def split_by(self) -> str | None:
+        """The attribute that tells the split, if one does."""
+        return self.split.by
+
     def options(self) -> dict[str, Any]:
         """What decides the files, beside the source: JSON values."""
         found = {"shard_size": self.shard_size, "compression": self.compression}
         varying = {"varying": sorted(self.varying)} if self.varying else {}
-        return {**found, **varying, **self.edit.describe()}
+        return {**found, **varying, **self.edit.describe(), **self.split.describe()}
 
 
 def make_job(
@@ -74,6 +81,10 @@ def make_job(
     drop: Sequence[str] = (),
     cast: Mapping[str, str] | None = None,
     varying: Collection[str] = (),
+    split: str | Mapping[str, float] | None = None,
+    seed: int = 0,
+    split_by: str | None = None,
+    split_file: str | os.PathLike[str] | None = None,
     **source_options: Any,
 ) -> Job:
     """The job that arguments of ``convert`` describe, checked.
@@ -87,6 +98,10 @@ def make_job(
         compression_options(compression)
     size = parse_size(shard_size)
     edit = Edit(pre_filter=pre_filter, pre_transform=pre_transform, keys=keys, drop=drop, cast=cast)
+    if isinstance(split, str) and "=" not in split:
+        # A bare name is that of a split of the source's own.
+        split, source_options["split"] = None, split
+    rule = SplitRule.of(split, seed, split_by, split_file)
     if not isinstance(source, Source):
         source = find_source(source, format=format, **source_options)
     elif source_options or format is not None:
@@ -99,4 +114,5 @@ def make_job(
         shard_size=size,
         compression=compression,
         varying=frozenset(varying),
+        split=rule,
     )

@@ -75,6 +75,8 @@ class Step:
     """Those of them that gave no graph, as half-open [start, stop) runs counted within the step."""
     rejects: tuple[tuple[int, Reject], ...]
     """Why, for those that were not filtered; by number within the step."""
+    labels: tuple[tuple[str, int], ...]
+    """Runs of graphs of one subset, with their number, where an attribute tells the split."""
     schema: Schema | None
     """As the task knows it by now; None before its first graph."""
     shard: ShardEntry | None
@@ -98,6 +100,7 @@ class Step:
             "read": self.read,
             "dropped": [list(run) for run in self.dropped],
             "rejects": [[number, dataclasses.asdict(reject)] for number, reject in self.rejects],
+            "labels": [list(run) for run in self.labels],
             "schema": None if self.schema is None else self.schema.to_json(),
             "shard": None if self.shard is None else self.shard.to_json(),
             "statistics": None if self.statistics is None else self.statistics.to_json(),
@@ -112,6 +115,7 @@ class Step:
             read=doc["read"],
             dropped=tuple((start, stop) for start, stop in doc["dropped"]),
             rejects=tuple((number, Reject(**reject)) for number, reject in doc["rejects"]),
+            labels=tuple((label, count) for label, count in doc["labels"]),
             schema=None if schema is None else Schema.from_json(schema),
             shard=None if shard is None else ShardEntry.from_json(shard),
             statistics=None if statistics is None else Statistics.from_json(statistics),

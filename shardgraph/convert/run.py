@@ -18,12 +18,13 @@ from shardgraph.convert.assemble import assemble, clean_up
 from shardgraph.convert.execute import run_tasks
 from shardgraph.convert.function import Function
 from shardgraph.convert.job import Job, Task, make_job
-from shardgraph.convert.journal import Journal, State
+from shardgraph.convert.journal import Journal, State, Step
 from shardgraph.convert.plan import plan_tasks, tasks_of
 from shardgraph.convert.pool import prepare
 from shardgraph.convert.progress import Progress
 from shardgraph.convert.report import ConversionReport, counted
 from shardgraph.convert.source import Partition, Source
+from shardgraph.convert.splits import SplitRule, make_splits
 from shardgraph.convert.worker import run_task
 from shardgraph.errors import ConversionError
 from shardgraph.format.layout import MANIFEST_NAME
@@ -53,6 +54,10 @@ def convert(
     drop: Sequence[str] = (),
     cast: Mapping[str, str] | None = None,
     varying: Collection[str] = (),
+    split: str | Mapping[str, float] | None = None,
+    seed: int = 0,
+    split_by: str | None = None,
+    split_file: str | os.PathLike[str] | None = None,
     **source_options: Any,
 ) -> ConversionReport:
     r"""Converts raw graphs into a dataset, and says what became of every record.
@@ -84,6 +89,13 @@ def convert(
         drop: Names of attributes to leave out.
         cast: Name of an attribute to the dtype it is stored in.
         varying: Names of tensors whose trailing shape may differ from graph to graph.
+        split: Named subsets drawn at random, ``"train=0.8,val=0.1,test=0.1"`` or a mapping to
+            fractions, for ``dataset.split("train")``. By default the input's own, if it has any; a
+            bare name chooses among those of an ``ogb`` folder.
+        seed: Of the random split.
+        split_by: Name of an attribute, text or a number, that says which subset a graph is of.
+        split_file: A JSON file, ``{"train": [0, 2, ...]}``, of records counted from 0, or a text
+            file with the name of a subset on the line of each record.
         source_options: Of the source's format.
 
     Raises:
@@ -120,6 +132,10 @@ def convert(
         drop=drop,
         cast=cast,
         varying=varying,
+        split=split,
+        seed=seed,
+        split_by=split_by,
+        split_file=split_file,
         **source_options,
     )
     with _directory(job.out) as journal:
@@ -199,6 +215,7 @@ class _Conversion:
                 redo=self._redo,
                 keep_rejected=keep,
                 provenance=self._provenance,
+                splits=self._splits,
             )
         except BaseException as error:
             self._stop(error)
@@ -207,6 +224,9 @@ class _Conversion:
     def _redo(self, task: Task, schema: Schema) -> None:
         self._journal.forget(task.number)
         run_task(self._job, task, start=schema)
+
+    def _splits(self, steps: Iterator[Step], num_graphs: int) -> dict[str, Any]:
+        return make_splits(self._job.split, self._job.source, steps, num_graphs)
 
     def _stop(self, error: BaseException) -> None:
         """Tidies up, and raises the error again if it should say how to go on."""
@@ -239,7 +259,9 @@ def _identity(provenance: Mapping[str, Any], partitions: Sequence[Partition]) ->
     """What must not differ between a conversion and its continuation, as it comes out of JSON."""
     listing = "\n".join(map(repr, partitions))
     digest = hashlib.sha256(listing.encode(errors="backslashreplace")).hexdigest()
-    doc = {**provenance, "partitions": digest, "versions": versions()}
+    # Splits of graphs are made when the shards are finished.
+    options = {k: v for k, v in provenance["conversion"].items() if k not in SplitRule.LATE}
+    doc = {**provenance, "conversion": options, "partitions": digest, "versions": versions()}
     found: dict[str, Any] = json.loads(json.dumps(doc))
     return found
 

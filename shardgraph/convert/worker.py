@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor
 from torch_geometric.data.data import BaseData
 
 from shardgraph.convert.edit import Edit
@@ -140,6 +142,22 @@ def edited(edit: Edit, record: Record) -> BaseData | Reject | None:
     return data
 
 
+def label_of(data: Any, name: str) -> str:
+    """The subset that an attribute puts a graph in.
+
+    Raises:
+        SchemaError: if the graph lacks it, or it is neither text nor a number.
+    """
+    value = getattr(data, name, None)
+    value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if not isinstance(value, str | int | float):
+        raise SchemaError(
+            f"attribute {name!r} tells the split, and must be text or a number; got a "
+            f"{type(value).__name__}"
+        )
+    return str(value)
+
+
 def reject_error(reject: Reject) -> ConversionError:
     """The error that ends a conversion at a record."""
     return ConversionError(
@@ -179,13 +197,17 @@ class _Steps:
         self._count = 0
         self._rejects: list[tuple[int, Reject]] = []
         self._dropped: list[tuple[int, int]] = []
+        self._labels: list[tuple[str, int]] = []
 
     def add(self, record: Record) -> None:
         """Takes the next record; ends the step if it fills the shard."""
         found = edited(self._job.edit, record)
         if isinstance(found, BaseData):
             try:
+                label = None if self._job.split_by is None else label_of(found, self._job.split_by)
                 self._sink.write(found)
+                if label is not None:
+                    self._count_label(label)
             except SchemaError as error:
                 # The cause says it without a number; the number in the shards is not the record's.
                 found = record.reject(str(error.__cause__ or error))
@@ -207,6 +229,13 @@ class _Steps:
         else:
             self._dropped.append((self._count, self._count + 1))
 
+    def _count_label(self, label: str) -> None:
+        last, count = self._labels[-1] if self._labels else (None, 0)
+        if last == label:
+            self._labels[-1] = (label, count + 1)
+        else:
+            self._labels.append((label, 1))
+
     def end(self) -> None:
         """Ends the task with the graphs that are left."""
         self._sink.flush()
@@ -219,6 +248,7 @@ class _Steps:
             read=self._count,
             dropped=tuple(self._dropped),
             rejects=tuple(self._rejects),
+            labels=tuple(self._labels),
             schema=self._sink.schema,
             shard=shard,
             statistics=statistics,
