@@ -15,6 +15,7 @@ from torch_geometric.data import Dataset
 from torch_geometric.data.data import BaseData
 
 from shardgraph.collate import GraphDecoder, known_class
+from shardgraph.errors import FormatError
 from shardgraph.facts import Facts
 from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest
@@ -95,7 +96,7 @@ class ShardedDataset(Dataset):
             processed = Path(self.processed_dir)
             directory = processed if (processed / MANIFEST_NAME).exists() else directory
         self.directory = directory
-        self.manifest = Manifest.read(directory)
+        self.manifest = self._read_manifest(directory)
         self.keys = None if keys is None else frozenset(keys)
         self.data_cls = (
             known_class(self.manifest.schema.data_class) if data_cls is None else data_cls
@@ -103,6 +104,17 @@ class ShardedDataset(Dataset):
         self.schema: Schema = self.manifest.schema.select(self.keys)
         self._pool = ShardPool(directory, self.manifest, self.schema)
         self._start_fresh()
+
+    def _read_manifest(self, directory: Path) -> Manifest:
+        """The manifest, or an error that knows what users of PyG are likely to have meant."""
+        if not directory.exists():
+            raise FormatError(f"{directory} does not exist, so there is no dataset in it")
+        if not self.has_process and type(self).process is not Dataset.process:
+            raise TypeError(
+                f"{type(self).__name__} defines process(); define generate() instead, which yields "
+                "the graphs one by one, and leave writing them to shardgraph"
+            )
+        return Manifest.read(directory)
 
     def _start_fresh(self) -> None:
         """What is of this process alone, and not pickled."""
@@ -214,6 +226,8 @@ class ShardedDataset(Dataset):
         zero_dim = isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0
         if isinstance(idx, int) or (zero_dim and idx.dtype not in _BOOLS):
             idx = int(idx)  # also True and False, as lists take them
+            if not -len(self) <= idx < len(self):
+                raise IndexError(f"graph {idx} of a dataset of {len(self)} graphs")
         return super().__getitem__(idx)
 
     def index_select(self, idx: Any) -> ShardedDataset:

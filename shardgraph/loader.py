@@ -160,6 +160,9 @@ class GraphLoader(DataLoader[Any]):
     def batch_size(self, value: int | None) -> None:
         """Torch's own notion of a batch size is not used: the plan makes the batches."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source!r}, {self.plan!r})"
+
     def __len__(self) -> int:
         """Number of batches of the epoch at hand (what is left of it, after a resume)."""
         epoch, cursor = self._progress.at_hand()

@@ -137,9 +137,12 @@ def test_a_number_gives_a_graph(dataset, graphs, index):
 
 @pytest.mark.parametrize("index", [SIZE, -SIZE - 1, [SIZE], [0, -SIZE - 1], torch.tensor([SIZE])])
 def test_out_of_range(dataset, index):
-    with pytest.raises(IndexError, match=r"range|positions \S+ to \S+ in a dataset of 20 graphs"):
+    with pytest.raises(
+        IndexError,
+        match=r"graph \S+ of a dataset of 20 graphs|positions \S+ to \S+ in a dataset of 20 graphs",
+    ):
         dataset[index]
-    with pytest.raises(IndexError, match=r"range|in a dataset of 10 graphs"):
+    with pytest.raises(IndexError, match=r"of a dataset of 10 graphs|in a dataset of 10 graphs"):
         dataset[:10][index]
 
 
@@ -228,7 +231,7 @@ def test_a_shard_that_shrinks_is_an_error_and_not_a_crash(tmp_path, graphs, monk
 def test_there_must_be_a_dataset(tmp_path):
     with pytest.raises(sg.FormatError, match=r"has no manifest.json, so it is not a dataset"):
         sg.ShardedDataset(tmp_path)
-    with pytest.raises(sg.FormatError, match=r"has no manifest.json, so it is not a dataset"):
+    with pytest.raises(sg.FormatError, match=r"does not exist, so there is no dataset in it"):
         sg.ShardedDataset(str(tmp_path / "nowhere"))
     assert not list(tmp_path.iterdir())
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from graph_equality import assert_same
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import shardgraph as sg
 from shardgraph.atomic import LockedError
@@ -163,7 +163,7 @@ def test_without_a_graph_there_is_no_dataset(tmp_path):
         sg.DatasetWriter(tmp_path / "d"),
     ):
         pass
-    with pytest.raises(sg.FormatError, match="has no manifest"):
+    with pytest.raises(sg.FormatError, match="does not exist"):
         sg.ShardedDataset(tmp_path / "d")
 
 
@@ -354,3 +354,34 @@ def test_a_writer_gives_its_lock_back_however_it_ends(tmp_path):
     with pytest.raises(FileExistsError, match="already holds a dataset"):
         sg.DatasetWriter(tmp_path / "close")
     write(tmp_path / "close", range(1), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "message"),
+    [
+        ([[0, 1], [1, 3]], r"graph 1: attribute 'edge_index' names node 3 of 3 nodes"),
+        ([[0, -1], [1, 2]], r"graph 1: attribute 'edge_index' names node -1 of 3 nodes"),
+    ],
+)
+def test_edges_must_join_nodes_of_the_graph(tmp_path, edge_index, message):
+    good = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 2], [1, 0]]))
+    with sg.DatasetWriter(tmp_path / "d") as writer:
+        writer.write(good)
+        with pytest.raises(sg.SchemaError, match=message):
+            writer.write(Data(x=torch.ones(3, 1), edge_index=torch.tensor(edge_index)))
+        writer.write(good)
+    assert len(sg.ShardedDataset(tmp_path / "d")) == 2
+
+
+def test_typed_edges_must_join_nodes_of_their_types(tmp_path):
+    def graph(last):
+        data = HeteroData()
+        data["a"].x = torch.ones(2, 1)
+        data["b"].x = torch.ones(4, 1)
+        data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [3, last]])
+        return data
+
+    with sg.DatasetWriter(tmp_path / "d") as writer:
+        writer.write(graph(2))
+        with pytest.raises(sg.SchemaError, match=r"'edge_index' of .* names node 4 of 4 nodes"):
+            writer.write(graph(4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from shardgraph.collate.values import (
     to_json,
 )
 from shardgraph.errors import SchemaError
-from shardgraph.format.layout import STORAGE, quote
+from shardgraph.format.layout import INTEGERS, STORAGE, quote
 from shardgraph.format.schema import (
     INDEX_TYPES,
     NESTED,
@@ -120,6 +120,8 @@ class GraphEncoder:
                             f"edge type {key} has {record.sizes[axis]} edges, but node type "
                             f"{node_type!r} has no known number of nodes; set its num_nodes"
                         )
+                sizes = [record.sizes[f"node/{quote(node_type)}"] for node_type in key[::2]]
+                encoder.check_edges(record, sizes)
 
     def _meet_class(self, data: BaseData) -> None:
         if not isinstance(data, (Data, HeteroData)):
@@ -180,6 +182,7 @@ class _StoreEncoder:
         self._edge_axis = None if is_global else store.edge_axis
         self._nodes_from = self._counting_column(_N_KEYS, "num_nodes")
         self._edges_from = self._counting_column(_E_KEYS, "num_edges")
+        self._edge_index = self._checked_edge_index()
         self.encoders = [(a.name, self._compile(a, a.name)) for a in store.attributes]
 
     def encode(self, data: BaseData, store: Any, record: GraphRecord) -> None:
@@ -193,6 +196,39 @@ class _StoreEncoder:
             record.sizes[self._node_axis] = self._num_nodes(store, record)
         if self._edge_axis is not None:
             record.sizes[self._edge_axis] = self._num_edges(store, record)
+        if not self._hetero and self._node_axis is not None:
+            self.check_edges(record, [record.sizes[self._node_axis]] * 2)
+
+    def check_edges(self, record: GraphRecord, sizes: Sequence[int]) -> None:
+        """Checks that the edges of a graph join nodes that it has: ``sizes`` at their two ends.
+
+        Raises:
+            SchemaError: naming a node that it does not have.
+        """
+        column = self._edge_index
+        cell = record.cells.get(column.name) if column else None
+        if column is None or cell is None or not cell.rows:
+            return
+        ends = np.frombuffer(cell.payload, column.dtype).reshape(-1, 2)
+        # As unsigned numbers, negative ones are the largest: one look finds both faults.
+        if np.maximum.reduce(ends.view(f"u{ends.itemsize}"), axis=None) < min(sizes):
+            return
+        for end, size in zip(ends.T, sizes, strict=True):
+            wrong = end[(end < 0) | (end >= size)]
+            if len(wrong):
+                of = "" if self.store.key is None else f" of {self.store.key!r}"
+                raise SchemaError(
+                    f"attribute 'edge_index'{of} names node {wrong[0]} of {size} nodes; "
+                    "correct it, or set num_nodes if there are more"
+                )
+
+    def _checked_edge_index(self) -> Column | None:
+        """The column whose values must be nodes of the graph, by PyG's own rules."""
+        named = (a for a in self.store.attributes if a.name == "edge_index" and a.kind == "tensor")
+        column = next((a.column for a in named), None)
+        if column is None or not self._default_rules or column.dtype not in INTEGERS:
+            return None
+        return column if column.row_shape == (2,) else None
 
     def _num_nodes(self, store: Any, record: GraphRecord) -> int:
         if self._nodes_from:
