@@ -103,14 +103,14 @@ def documents(draw: st.DrawFn) -> Make:
 
 
 @st.composite
-def composed(draw: st.DrawFn) -> Make:
+def composed(draw: st.DrawFn, name: str) -> Make:
     """A dict, list or tuple of dense tensors and, in a dict, of other things."""
     kind = draw(st.sampled_from(["dict", "list", "tuple", "list of dict"]))
     names = draw(st.lists(st.sampled_from(["p", "q_index", "a/b", "."]), min_size=1, unique=True))
     if kind == "dict":
-        makers = {name: draw(st.one_of(dense(name), documents(), numbers(name))) for name in names}
-        return lambda scene: {name: make(scene) for name, make in makers.items()}
-    parts = [draw(dense("part")) for _ in names]
+        makers = {key: draw(st.one_of(dense(key), documents(), numbers(key))) for key in names}
+        return lambda scene: {key: make(scene) for key, make in makers.items()}
+    parts = [draw(dense("t" if kind == "list of dict" else name)) for _ in names]
     if kind == "list of dict":
         return lambda scene: [{"t": make(scene)} for make in parts]
     convert = list if kind == "list" else tuple
@@ -141,11 +141,12 @@ def indexed(draw: st.DrawFn, name: str) -> Make:
     known, undirected = draw(st.booleans()), draw(st.booleans())
 
     def make(scene: Scene) -> Tensor:
-        edges = random_edges(scene.rng, scene.n, scene.e if scene.n else 0).to(dtype)
-        if name != "edge_index":
-            place = edges[0].sort().values if order else edges[0]
-            size = scene.n if known else None
+        if name != "edge_index":  # two at least: PyG cannot batch a sorted Index of one
+            place = random_edges(scene.rng, scene.n, scene.e + 2)[0].to(dtype)
+            place = place.sort().values if order else place
+            size = max(scene.n, 1) if known else None
             return Index(place, dim_size=size, is_sorted=order is not None)
+        edges = random_edges(scene.rng, scene.n, scene.e if scene.n else 0).to(dtype)
         if undirected:
             edges = torch.cat([edges, edges.flip(0)], dim=1)
         if order is not None:
@@ -180,7 +181,7 @@ def attributes(draw: st.DrawFn) -> dict[str, Make]:
         elif kind == "document":
             made[name] = draw(documents())
         elif kind == "composed":
-            made[name] = draw(composed())
+            made[name] = draw(composed(name))
         elif draw(st.booleans()):
             made[f"adj{place}"] = draw(sparse())
         elif draw(st.booleans()):
