@@ -25,7 +25,7 @@ from shardgraph.format.layout import MANIFEST_NAME, SHARD_PATTERN, parse_size
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.format.statistics import Statistics
-from shardgraph.shards.write import ShardBuffer, compression_options
+from shardgraph.shards.write import GraphRecord, ShardBuffer, compression_options
 
 REJECTS_NAME = "rejects.jsonl"
 """The list of records that a conversion skipped, in the dataset's directory."""
@@ -76,7 +76,20 @@ class ShardSink:
         schema = self._encoder.schema
         if schema is None:
             raise AssertionError("the encoder has met a graph")
-        self._buffer.append(record, schema.columns, self._encoder.rules)
+        self._add(record, schema, self._encoder.rules)
+
+    def write_encoded(self, record: GraphRecord, rules: Mapping[str, str | None]) -> None:
+        """Adds one graph that is encoded already, as the schema given at the start says.
+
+        ``rules`` gives each column's increment rule, None where the record's cells say it.
+        """
+        schema = self._encoder.schema
+        if schema is None:
+            raise ValueError("a sink of encoded graphs needs their schema")
+        self._add(record, schema, rules)
+
+    def _add(self, record: GraphRecord, schema: Schema, rules: Mapping[str, str | None]) -> None:
+        self._buffer.append(record, schema.columns, rules)
         self.num_graphs += 1
         if self._buffer.nbytes >= self._shard_size:
             self.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from shardgraph.cli.text import columns_of, table
@@ -15,7 +16,8 @@ HELP = "convert raw graphs into a dataset"
 
 _EPILOG = """\
 LIST stands for words with commas between; a word that has a comma itself goes in quotes:
-'"solubility, log mol/L",name'. FUNCTION is package.module:function or file.py:function.
+'"solubility, log mol/L",name'. FUNCTION is package.module:function or file.py:function; a source
+of your own is, likewise, --format package.module:Class or --format file.py:Class.
 A conversion that was interrupted goes on when the same command is given again.
 """
 
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file or folder to convert, or a FUNCTION that yields graphs",
     )
     add("out", metavar="OUT", nargs="?", help="directory of the dataset, made if absent")
-    add("--format", metavar="NAME", help="format of SOURCE (recognised; see shardgraph formats)")
+    add("--format", metavar="NAME", help="format of SOURCE (recognised; see shardgraph formats), or a class of your own")
     add("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
     add("--shard-size", default="128MB", metavar="SIZE", help="bytes a shard (default 128MB)")
     add("--compression", choices=("gzip", "zstd", "lz4"), help="for archives: slower to read")
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep-rejected", action="store_true", help="list the rejected records themselves too")
     add("--overwrite", action="store_true", help="replace a dataset that is there already")
     add("--no-resume", action="store_true", help="throw an interrupted conversion away")
+    add("--shuffle", type=int, metavar="SEED", help="write the graphs in random order")
     add("--dry-run", action="store_true", help="read 100 records, write nothing, say what it makes")
     add("--no-progress", action="store_true", help="show no progress bar")
     edits = parser.add_argument_group("what is made of each graph, in this order")
@@ -66,11 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split-by", metavar="NAME", help="attribute that says which subset a graph is of")
     add("--split-file", metavar="FILE", help="subset of each record: lines of names, or JSON")
     _add_source_options(parser)
+    add = parser.add_argument_group("a source of your own").add_argument
+    add("--set", type=_pair, action="append", metavar="NAME=VALUE", help="option of such a source")
 
 
 def words(text: str) -> list[str]:
     """The words of a list; none of an empty text."""
     return [word.strip() for row in csv.reader([text], skipinitialspace=True) for word in row]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"write NAME=VALUE, got {text!r}")
+    return name, value
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -109,11 +121,38 @@ def source_options() -> dict[str, tuple[Option, list[str]]]:
     return found
 
 
+def _own_options(format: str | None, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The values of ``--set`` as the options of a source want them.
+
+    Raises:
+        ValueError: if the source has no such option, or a value is none that it takes.
+    """
+    from shardgraph.convert import source_class
+
+    given = dict(given)
+    if given and format is None:
+        raise ValueError("--set gives options of a source of your own: name it with --format")
+    known = {o.name: o for o in source_class(format).options} if format and given else {}
+    found: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in known:
+            raise ValueError(
+                f"{format} has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}"
+            )
+        kind, yes_or_no = known[name].type, {"true": True, "false": False}
+        if kind is bool and text.lower() not in yes_or_no:
+            raise ValueError(f"--set {name} takes true or false, got {text!r}")
+        read = (lambda word: yes_or_no[word.lower()]) if kind is bool else kind
+        found[name] = [read(word) for word in words(text)] if known[name].many else read(text)
+    return found
+
+
 def run(args: argparse.Namespace) -> int:
     """Converts, prints the summary, and returns 3 if records were rejected."""
     if args.out is None and not args.dry_run:
         raise ValueError("OUT is missing: where should the dataset go?")
     options = {name: getattr(args, f"source_{name}", None) for name in source_options()}
+    options |= _own_options(args.format, args.set or ())
     edits: dict[str, Any] = {
         "format": args.format,
         "on_error": args.on_error,
@@ -147,6 +186,7 @@ def run(args: argparse.Namespace) -> int:
         overwrite=args.overwrite,
         resume=not args.no_resume,
         progress=not args.no_progress,
+        shuffle=args.shuffle,
         **edits,
     )
     print(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,7 @@ def assemble(
     keep_rejected: bool,
     provenance: Mapping[str, Any],
     splits: Callable[[Iterator[Step], int], Mapping[str, Any]],
+    shuffled: bool = False,
 ) -> Manifest:
     """Publishes the shards of finished tasks; done again after an interruption, it goes on.
 
@@ -66,6 +68,8 @@ def assemble(
         keep_rejected: Whether the rejected records themselves go into the list.
         provenance: For the manifest.
         splits: Makes the splits, of all steps in order and the number of graphs.
+        shuffled: Whether the steps are of graphs of the journal's ordered dataset, which has the
+            account of the records and the list of those rejected.
 
     Raises:
         ConversionError: if there is no graph at all.
@@ -80,13 +84,17 @@ def assemble(
                     file.write(line)
                 total.add(step)
     records = {name: total.records[name] for name in ("read", "written", "rejected", "filtered")}
+    if shuffled:
+        records = Manifest.read(journal.ordered).provenance[RECORDS]
+        if records["rejected"]:
+            shutil.copyfile(journal.ordered / REJECTS_NAME, draft)
     if not total.shards:
         raise ConversionError(
             f"none of {records['read']} records became a graph ({records['rejected']} rejected, "
             f"{records['filtered']} filtered); a dataset needs at least one"
         )
     steps = (step for task in tasks for step in journal.steps(task.number))
-    subsets = splits(steps, records["written"])
+    subsets = splits(steps, sum(entry.num_graphs for entry in total.shards))
     journal.mark_complete()
     names = [shard_name(number, state.generation) for number in range(len(total.shards))]
     for entry, name in zip(total.shards, names, strict=True):

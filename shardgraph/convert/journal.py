@@ -6,6 +6,7 @@ It lives in ``.conversion`` in the dataset's directory until the dataset is publ
     shard-00003-00000.h5        first shard of task 3, whole
     00003-00000.json            what went into it (a step): counts, rejects, schema, statistics
     complete                    all tasks are done, shards are being moved to their final names
+    ordered/                    the dataset in the order of the input, where that is to be shuffled
 
 Every file is written whole or not at all, a step after its shard: what can be read is true.
 """
@@ -149,7 +150,9 @@ class Journal:
         """
         (self.directory / _COMPLETE).unlink(missing_ok=True)
         for path in self.directory.glob("*"):
-            if path.name != _STATE:
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != _STATE:
                 path.unlink(missing_ok=True)
         if self.directory.exists():
             shutil.rmtree(self.directory)
@@ -175,6 +178,11 @@ class Journal:
     def mark_complete(self) -> None:
         """Says that all tasks are done."""
         write_text(self.directory / _COMPLETE, "")
+
+    @property
+    def ordered(self) -> Path:
+        """Directory of the dataset in the order of the input, before it is shuffled."""
+        return self.directory / "ordered"
 
     def shard_name(self, task: int, step: int) -> str:
         """File name of a step's shard in the journal."""
@@ -213,7 +221,7 @@ class Journal:
 
     def num_shards(self) -> int:
         """Number of finished shards, for messages."""
-        return sum(1 for _ in self.directory.glob("shard-*.h5"))
+        return sum(1 for _ in self.directory.rglob("shard-*.h5"))
 
     def move(self, entry: ShardEntry, target: Path) -> None:
         """Gives a shard its final name, if it has not got it already.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from torch_geometric.data.data import BaseData
+
 from shardgraph.collate import GraphEncoder
 from shardgraph.convert.job import Job, Task
 from shardgraph.convert.source import Partition, Reject
@@ -59,7 +61,7 @@ def _encoded(job: Job, tasks: Sequence[Task]) -> Iterator[tuple[Schema, int]]:
     schema: Schema | None = None
     for record in (record for task in tasks for record in read_records(job.source, task)):
         found = edited(job.edit, record)
-        if found is not None and not isinstance(found, Reject):
+        if isinstance(found, BaseData):
             encoder = GraphEncoder(schema, varying=job.varying)
             try:
                 cells = encoder.encode(found, 0).cells

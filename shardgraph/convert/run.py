@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardgraph.atomic import directory_lock, full_disk_errno
-from shardgraph.convert.assemble import assemble, clean_up
-from shardgraph.convert.execute import run_tasks
+from shardgraph.atomic import directory_lock
+from shardgraph.convert.conversion import Conversion
 from shardgraph.convert.function import Function
-from shardgraph.convert.job import Job, Task, make_job
-from shardgraph.convert.journal import Journal, State, Step
-from shardgraph.convert.plan import plan_tasks, tasks_of
+from shardgraph.convert.job import make_job
+from shardgraph.convert.journal import Journal
 from shardgraph.convert.pool import prepare
 from shardgraph.convert.progress import Progress
-from shardgraph.convert.report import ConversionReport, counted
-from shardgraph.convert.source import Partition, Source
-from shardgraph.convert.splits import SplitRule, make_splits
-from shardgraph.convert.worker import run_task
-from shardgraph.errors import ConversionError
-from shardgraph.format.layout import MANIFEST_NAME
+from shardgraph.convert.report import ConversionReport
+from shardgraph.convert.source import Source
 from shardgraph.format.manifest import Manifest
-from shardgraph.format.schema import Schema
-from shardgraph.writer import RECORDS, previous_manifest, versions
+from shardgraph.writer import RECORDS
 
 
 def convert(
@@ -48,6 +38,7 @@ def convert(
     overwrite: bool = False,
     resume: bool = True,
     progress: bool = True,
+    shuffle: int | None = None,
     pre_filter: str | Function | None = None,
     pre_transform: str | Function | None = None,
     keys: Sequence[str] | None = None,
@@ -83,6 +74,8 @@ def convert(
         overwrite: Whether a dataset that is already there may be replaced.
         resume: Whether to go on with an interrupted conversion; if not, it is thrown away.
         progress: Whether to show a bar on stderr, if that is a terminal.
+        shuffle: Seed of a random order to write the graphs in; None: that of the input. The disk
+            then holds the graphs twice for a while, memory 8 bytes a graph.
         pre_filter: Says of each graph whether it is kept: a function or the name of one.
         pre_transform: Applied to each kept graph before it is written.
         keys: Names of the attributes to keep; None: all.
@@ -139,7 +132,7 @@ def convert(
         **source_options,
     )
     with _directory(job.out) as journal:
-        conversion = _Conversion(job, journal, overwrite=overwrite, resume=resume)
+        conversion = Conversion(job, journal, overwrite=overwrite, resume=resume, shuffle=shuffle)
         with Progress(journal.directory, conversion.num_records, show=progress) as bar:
             manifest = conversion.run(workers, executor, bar=bar, keep=keep_rejected)
     return _report(Path(out), manifest, time.monotonic() - started)
@@ -157,142 +150,6 @@ def _directory(out: Path) -> Iterator[Journal]:
         if made and not any(path.name != ".lock" for path in out.iterdir()):
             (out / ".lock").unlink(missing_ok=True)
             out.rmdir()
-
-
-class _Conversion:
-    """One run of a conversion in its locked directory."""
-
-    def __init__(self, job: Job, journal: Journal, *, overwrite: bool, resume: bool) -> None:
-        self._journal = journal
-        partitions = job.source.partitions()
-        self._provenance = _provenance(job)
-        identity = _identity(self._provenance, partitions)
-        if not resume:
-            journal.clear()
-        state = journal.load()
-        published = _generation(job.out)
-        if state is None or published != state.generation:
-            previous_manifest(job.out, overwrite=overwrite)
-        if state is None:
-            schema, task_size = plan_tasks(job, partitions)
-            state = State(
-                identity=identity,
-                generation=0 if published is None else published + 1,
-                task_size=task_size,
-                schema=schema,
-            )
-            journal.begin(state)
-        _check_same(state.identity, identity, journal)
-        self._published = published == state.generation
-        self._state = state
-        self._job = replace(job, schema=state.schema)
-        self._tasks = tasks_of(partitions, state.task_size)
-
-    @property
-    def num_records(self) -> int | None:
-        """Number of records of the input; None where only reading tells."""
-        counts = [p.num_records for task in self._tasks for p in task.partitions]
-        return None if None in counts else sum(count or 0 for count in counts)
-
-    def run(
-        self, workers: int, executor: Executor | None, *, bar: Progress, keep: bool
-    ) -> Manifest:
-        """Does what is left to do, and returns the manifest of the published dataset."""
-        if self._published:  # and stopped just after that
-            manifest = Manifest.read(self._job.out)
-            clean_up(self._journal, self._job.out, manifest)
-            return manifest
-        self._journal.remove_temporaries()
-        try:
-            if not self._journal.complete:
-                run_tasks(
-                    self._job, self._tasks, workers=workers, executor=executor, advance=bar.advance
-                )
-            return assemble(
-                self._job.out,
-                self._state,
-                self._tasks,
-                redo=self._redo,
-                keep_rejected=keep,
-                provenance=self._provenance,
-                splits=self._splits,
-            )
-        except BaseException as error:
-            self._stop(error)
-            raise
-
-    def _redo(self, task: Task, schema: Schema) -> None:
-        self._journal.forget(task.number)
-        run_task(self._job, task, start=schema)
-
-    def _splits(self, steps: Iterator[Step], num_graphs: int) -> dict[str, Any]:
-        return make_splits(self._job.split, self._job.source, steps, num_graphs)
-
-    def _stop(self, error: BaseException) -> None:
-        """Tidies up, and raises the error again if it should say how to go on."""
-        kept = self._journal.num_shards()
-        way_on = "nothing was finished, and nothing is left behind"
-        if kept:
-            self._journal.remove_temporaries()
-            way_on = (
-                f"{counted(kept, 'finished shard')} kept in {self._journal.directory}: the same "
-                "command goes on from there, with --no-resume it starts over"
-            )
-        else:
-            self._journal.clear()
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {way_on}") from None
-        if isinstance(error, ConversionError) or full_disk_errno(error) is not None:
-            raise ConversionError(f"{error}\n{way_on}") from error
-
-
-def _generation(out: Path) -> int | None:
-    return Manifest.read(out).generation if (out / MANIFEST_NAME).exists() else None
-
-
-def _provenance(job: Job) -> dict[str, Any]:
-    """What the manifest tells of where the graphs are from: the same for any number of workers."""
-    return {"source": job.source.provenance(), "conversion": job.options()}
-
-
-def _identity(provenance: Mapping[str, Any], partitions: Sequence[Partition]) -> dict[str, Any]:
-    """What must not differ between a conversion and its continuation, as it comes out of JSON."""
-    listing = "\n".join(map(repr, partitions))
-    digest = hashlib.sha256(listing.encode(errors="backslashreplace")).hexdigest()
-    # Splits of graphs are made when the shards are finished.
-    options = {k: v for k, v in provenance["conversion"].items() if k not in SplitRule.LATE}
-    doc = {**provenance, "conversion": options, "partitions": digest, "versions": versions()}
-    found: dict[str, Any] = json.loads(json.dumps(doc))
-    return found
-
-
-def _check_same(kept: dict[str, Any], now: dict[str, Any], journal: Journal) -> None:
-    parts = {
-        f"{part} {key}" if key else part: (before, after)
-        for part in kept.keys() | now.keys()
-        for key, before, after in _entries(kept.get(part), now.get(part))
-    }
-    if parts:
-        if len(parts) > 1:
-            parts.pop("partitions", None)  # a digest, which says nothing beside what changed it
-        listed = "; ".join(
-            f"{name}: {a!r} then, {b!r} now" for name, (a, b) in sorted(parts.items())
-        )
-        raise ConversionError(
-            f"{journal.directory} keeps {counted(journal.num_shards(), 'shard')} of another "
-            f"conversion ({listed}). Convert as before to go on with it, or pass resume=False "
-            "(--no-resume) to throw it away"
-        )
-
-
-def _entries(kept: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The entries that differ between two documents."""
-    if isinstance(kept, dict) and isinstance(now, dict):
-        for key in kept.keys() | now.keys():
-            if kept.get(key) != now.get(key):
-                yield key, kept.get(key), now.get(key)
-    elif kept != now:
-        yield "", kept, now
 
 
 def _report(path: Path, manifest: Manifest, seconds: float) -> ConversionReport:

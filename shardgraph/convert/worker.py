@@ -13,9 +13,11 @@ from torch_geometric.data.data import BaseData
 from shardgraph.convert.edit import Edit
 from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, Step
+from shardgraph.convert.shuffle import EncodedSource
 from shardgraph.convert.source import Partition, Reject, Source
 from shardgraph.errors import ConversionError, SchemaError, ShardGraphError
 from shardgraph.format.schema import Schema
+from shardgraph.shards.write import GraphRecord
 from shardgraph.writer import ShardSink
 
 _STOP_SECONDS = 0.5  # between looks for the file that tells a worker to stop
@@ -25,7 +27,7 @@ _STOP_SECONDS = 0.5  # between looks for the file that tells a worker to stop
 class Record:
     """One record of the input, as the source gave it."""
 
-    item: BaseData | Reject
+    item: BaseData | Reject | GraphRecord
     file: str
     name: str
     """Where in the file, for messages."""
@@ -93,7 +95,7 @@ def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Recor
             continue
         count = 0
         for item in _items(source, number, partition):
-            if not isinstance(item, BaseData | Reject):
+            if not isinstance(item, BaseData | Reject | GraphRecord):
                 raise ConversionError(
                     f"the {source.name} source yielded a {type(item).__name__} as record {count} "
                     f"of partition {number}, not a graph of torch_geometric.data"
@@ -127,9 +129,12 @@ def _items(source: Source, number: int, partition: Partition) -> Iterator[object
         ) from error
 
 
-def edited(edit: Edit, record: Record) -> BaseData | Reject | None:
-    """The graph to write, a reject, or None where the filter drops the graph."""
-    if isinstance(record.item, Reject):
+def edited(edit: Edit, record: Record) -> BaseData | Reject | GraphRecord | None:
+    """The graph to write, a reject, or None where the filter drops the graph.
+
+    A graph that is encoded already is not to be edited.
+    """
+    if isinstance(record.item, Reject | GraphRecord):
         return record.item
     try:
         data = edit(record.item)
@@ -202,7 +207,9 @@ class _Steps:
     def add(self, record: Record) -> None:
         """Takes the next record; ends the step if it fills the shard."""
         found = edited(self._job.edit, record)
-        if isinstance(found, BaseData):
+        if isinstance(found, GraphRecord) and isinstance(self._job.source, EncodedSource):
+            self._sink.write_encoded(found, self._job.source.rules)
+        elif isinstance(found, BaseData):
             try:
                 label = None if self._job.split_by is None else label_of(found, self._job.split_by)
                 self._sink.write(found)
@@ -213,10 +220,10 @@ class _Steps:
                 found = record.reject(str(error.__cause__ or error))
         if isinstance(found, Reject) and not self._job.skip:
             raise reject_error(found)
-        if not isinstance(found, BaseData):
+        if isinstance(found, Reject):
+            self._rejects.append((self._count, found))
+        if found is None or isinstance(found, Reject):
             self._drop()
-            if found is not None:
-                self._rejects.append((self._count, found))
         self._count += 1
         self.read += 1
         if self._sink.shards:
