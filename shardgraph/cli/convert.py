@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file or folder to convert, or a FUNCTION that yields graphs",
     )
     add("out", metavar="OUT", nargs="?", help="directory of the dataset, made if absent")
-    add("--format", metavar="NAME", help="format of SOURCE (recognised; see shardgraph formats), or a class of your own")
+    add(
+        "--format",
+        metavar="NAME",
+        help="format of SOURCE (recognised; see shardgraph formats), or a class of your own",
+    )
     add("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
     add("--shard-size", default="128MB", metavar="SIZE", help="bytes a shard (default 128MB)")
     add("--compression", choices=("gzip", "zstd", "lz4"), help="for archives: slower to read")
@@ -129,22 +133,28 @@ def _own_options(format: str | None, given: Iterable[tuple[str, str]]) -> dict[s
     """
     from shardgraph.convert import source_class
 
-    given = dict(given)
-    if given and format is None:
+    values = dict(given)
+    if values and format is None:
         raise ValueError("--set gives options of a source of your own: name it with --format")
-    known = {o.name: o for o in source_class(format).options} if format and given else {}
+    known = {o.name: o for o in source_class(format).options} if format and values else {}
     found: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in values.items():
         if name not in known:
             raise ValueError(
                 f"{format} has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}"
             )
-        kind, yes_or_no = known[name].type, {"true": True, "false": False}
-        if kind is bool and text.lower() not in yes_or_no:
-            raise ValueError(f"--set {name} takes true or false, got {text!r}")
-        read = (lambda word: yes_or_no[word.lower()]) if kind is bool else kind
-        found[name] = [read(word) for word in words(text)] if known[name].many else read(text)
+        read: Any = _boolean if known[name].type is bool else known[name].type
+        try:
+            found[name] = list(map(read, words(text))) if known[name].many else read(text)
+        except ValueError as error:
+            raise ValueError(f"--set {name}: {error}") from error
     return found
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"write true or false, not {text!r}")
+    return text.lower() == "true"
 
 
 def run(args: argparse.Namespace) -> int:

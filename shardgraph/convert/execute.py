@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from secrets import token_hex
 
+from shardgraph.convert.function import dumps
 from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal
 from shardgraph.convert.pool import process_pool
@@ -73,7 +74,7 @@ def _run_in_processes(job: Job, tasks: Sequence[Task], workers: int, advance: Ad
 def _submit(executor: Executor, job: Job, tasks: Sequence[Task]) -> dict[Future[int], Task]:
     """One future a task. Each gets its own copy of the source, also where threads share memory."""
     try:
-        pickled = pickle.dumps(job)
+        pickled = dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
             f"the conversion cannot be sent to workers: {error}. Give functions by name, as "

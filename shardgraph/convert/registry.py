@@ -6,12 +6,13 @@ before a graph is read.
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, overload
 
+from shardgraph.convert.function import load_named
 from shardgraph.convert.source import Confidence, Source
 
 _BUILTIN: dict[str, str] = {
@@ -73,24 +74,26 @@ def source_names() -> tuple[str, ...]:
 
 
 def source_class(name: str) -> type[Source]:
-    """The source of that name, or the class named as ``package.module:Class``.
+    """The source of that name, or the class named ``package.module:Class`` or ``file.py:Class``.
 
     Raises:
-        ValueError: no source has that name; the message lists those there are.
-        TypeError: what is named is not a source.
+        ValueError: no source has that name, and the message lists those there are; or what is
+            named is not a source.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
-    target = _BUILTIN.get(name, name)
-    module, colon, attribute = target.partition(":")
-    if not colon:
+    if name not in _BUILTIN and ":" not in name:
         raise ValueError(
             f"unknown format {name!r}; known: {', '.join(source_names())}, "
-            "or a source class of your own as package.module:Class"
+            "or a source class of your own as package.module:Class or file.py:Class"
         )
-    found = getattr(importlib.import_module(module), attribute, None)
+    found = load_named(_BUILTIN.get(name, name), "class")
     if not (isinstance(found, type) and issubclass(found, Source)):
-        raise TypeError(f"{target} is not a subclass of shardgraph.Source, got {found!r}")
+        raise ValueError(  # noqa: TRY004 (the argument names no source)
+            f"{name} is not a subclass of shardgraph.Source, but {found!r}"
+        )
+    if inspect.isabstract(found) or not isinstance(getattr(found, "name", None), str):
+        raise ValueError(f"{name} must define `name` and `read`, as shardgraph.Source asks")
     return found
 
 
@@ -101,7 +104,7 @@ def find_source(
 
     Args:
         spec: A path, or whatever else a source takes, such as ``package.module:function``.
-        format: Name of a source, or ``package.module:Class``.
+        format: Name of a source, or ``package.module:Class`` or ``file.py:Class``.
         options: Passed to the source; those with the value None are left at their default.
 
     Raises:

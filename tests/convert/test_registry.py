@@ -45,8 +45,14 @@ def test_own_source_reads_after_registration(tmp_path, read_all):
 
 def test_source_is_found_by_its_class_path():
     assert source_class(f"{Lines.__module__}:Lines").name == "lines"
-    with pytest.raises(TypeError, match="is not a subclass of"):
+    with pytest.raises(ValueError, match="is not a subclass of"):
         source_class("json:dumps")
+    with pytest.raises(ValueError, match="Source must define `name` and `read`"):
+        source_class("shardgraph.convert:Source")
+    with pytest.raises(
+        ValueError, match="convert has no class 'Absent'; it defines Any, Confidence"
+    ):
+        source_class("shardgraph.convert:Absent")
 
 
 def test_name_is_taken_once():

@@ -268,7 +268,7 @@ def test_an_overflowing_cast_is_rejected(tmp_path):
         ({"cast": {"x": "float17"}}, "unknown dtype 'float17'"),
         ({"pre_filter": "nowhere"}, "does not name a function"),
         ({"pre_filter": "numbers_source:nothing"}, "has no function 'nothing'"),
-        ({"pre_filter": "no.such.module:f"}, "cannot find the module of"),
+        ({"pre_filter": "no.such.module:f"}, "cannot load no.such.module:f: No module"),
         ({"format": "smiles"}, "a Source has its format and options already"),
     ],
 )

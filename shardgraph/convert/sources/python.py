@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from shardgraph.convert.function import NAMED, load_function
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source
 from shardgraph.errors import ConversionError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
-
-_SPEC = re.compile(r"(?P<module>.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<function>[^\W\d]\w*)")
 
 
 class PythonSource(Source):
@@ -39,30 +32,24 @@ class PythonSource(Source):
 
     def __init__(self, spec: str, *, args: Sequence[str] | None = None) -> None:
         super().__init__(spec)
-        match = _SPEC.fullmatch(self.spec)
-        if match is None:
-            raise ValueError(
-                f"{self.spec!r} does not name a function: write package.module:function or "
-                "file.py:function"
-            )
-        self._module, self._function = match["module"], match["function"]
+        self._module, _, self._function = self.spec.rpartition(":")
         self._args = tuple(args or ())
 
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
         """Certain of anything written like module:function that is not a path."""
-        return Confidence.CERTAIN if _SPEC.fullmatch(spec) and not Path(spec).exists() else None
+        return Confidence.CERTAIN if NAMED.fullmatch(spec) and not Path(spec).exists() else None
 
     def partitions(self) -> Sequence[Partition]:
         """One: only the function knows where a record starts."""
-        self._load()
+        load_function(self.spec)
         return super().partitions()
 
     def read(self, partition: Partition) -> Iterator[BaseData | Reject]:  # noqa: ARG002 (the one)
         """Yields what the function yields."""
         from torch_geometric.data.data import BaseData
 
-        items = self._load()(*self._args)
+        items = load_function(self.spec)(*self._args)
         if not isinstance(items, Iterable):
             raise ConversionError(
                 f"{self.spec} returned {type(items).__name__}, not an iterable of graphs"
@@ -94,40 +81,3 @@ class PythonSource(Source):
         name = Path(self._module).name if self.files() else self._module
         function = f"{name}:{self._function}"
         return super().provenance() | {"function": function, "options": {"args": [*self._args]}}
-
-    def _load(self) -> Callable[..., Any]:
-        path = Path(self._module)
-        module = _load_file(path) if self.files() else importlib.import_module(self._module)
-        function = getattr(module, self._function, None)
-        if not callable(function):
-            raise ValueError(  # noqa: TRY004 (the argument names no function)
-                f"{self._module} has no function {self._function!r}; it defines "
-                f"{', '.join(sorted(n for n, v in vars(module).items() if callable(v))) or 'none'}"
-            )
-        found: Callable[..., Any] = function
-        return found
-
-
-def _load_file(path: Path) -> ModuleType:
-    """Imports a file as a module of its own, once per process; its folder is importable in it."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no such file: {path}")
-    path = path.resolve()
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"_shardgraph_source_{path.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
