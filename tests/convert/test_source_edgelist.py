@@ -84,7 +84,12 @@ def test_relations_are_numbered_over_all_files(tmp_path, read_all):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("0 1\n2\n", "a.edges, line 2: 1 fields, 2 were expected"),
+        ("0 1\n2\n", "a.edges, line 2: 1 field, where the first line has 2"),
+        ("0 1\n2 3 4 5\n", "a.edges, line 2: 4 fields, where the first line has 2"),
+        ("source target w\n0 1\n", "a.edges, line 2: 2 fields, where the first line has 3"),
+        ("0,1\n2,\n", "a.edges, line 2: an end of the edge is not named"),
+        ('"0,1\n2,3\n', "a.edges, line 1: unexpected end of data"),
+        ("a,b\n0,1\n1,2\n", "line 1 names columns, as it seems: name those of source and target"),
         ("0,1\n# c\n2,3,4\n", "a.edges, line 3: 3 fields, where the header has 2"),
         ("0 1 x\n", None),
         ("# nothing\n", "a.edges has no edge"),
@@ -113,9 +118,39 @@ def test_recognition(tmp_path):
     ]:
         (tmp_path / name).write_text(text)
         assert find_source(tmp_path / name).name == found
-    (tmp_path / "d.txt").write_text("Dear reader,\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dear reader,\n",
+        "".join(" ".join(map(str, range(n))) + "\n" for n in range(2, 1002)),
+        "0 1\n1 2\n2 3 4\n",
+        "0 1\n1 b\n",
+        "1 2 3 4 5\n6 7 8 9 10\n",
+        "7\n8\n",
+        "0.5 1\n",
+        "",
+    ],
+    ids=["text", "paths", "ragged", "word", "matrix", "one column", "floats", "empty"],
+)
+def test_what_is_no_edge_list_is_not_taken_for_one(tmp_path, text):
+    (tmp_path / "d.txt").write_text(text)
     with pytest.raises(ValueError, match="cannot tell the format"):
         find_source(tmp_path / "d.txt")
+
+
+def test_integers_that_float32_would_change_stay(read):
+    (graph,), _ = read("0 1 1398394851\n1 2 1398394852\n2 0 0.1\n")
+    assert graph.edge_weight.tolist() == [1398394851, 1398394852, 0.1]
+    assert graph.edge_weight.dtype == torch.float64
+    (graph,), _ = read("0 1 16777216\n1 2 inf\n1 2 nan\n")
+    assert graph.edge_weight.dtype == torch.float32
+
+
+def test_ids_beyond_64_bits_are_text(read):
+    (graph,), _ = read("18446744073709551617 1\n1 18446744073709551618\n")
+    assert graph.node_id == ["18446744073709551617", "1", "18446744073709551618"]
 
 
 def test_nations(case, read_all):
@@ -139,3 +174,13 @@ def test_credit_cards(case, read_all):
     assert graph.num_edges == len(rows) == 24  # the last one ends without a line break
     source, target = graph.node_id[graph.edge_index]
     assert list(zip(source.tolist(), target.tolist(), strict=True)) == rows
+
+
+def test_payments(case, read_all):
+    path = case("hetero/tfgnn_creditcard/paid_with.csv")
+    (graph,), _ = read_all(path)
+    rows = [tuple(map(int, line.split(","))) for line in path.read_text().splitlines()[1:]]
+    assert graph.num_edges == len(rows) == 48  # the last one ends without a line break
+    ends = graph.node_id[graph.edge_index].t().tolist()
+    found = zip(ends, graph.edge_weight.int().tolist(), strict=True)
+    assert [(target, source, retries) for (source, target), retries in found] == rows

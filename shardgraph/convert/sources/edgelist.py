@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shardgraph.convert import table as tables
 from shardgraph.convert.build import make_data
 from shardgraph.convert.files import FileSource, suffix_of
+from shardgraph.convert.report import counted
 from shardgraph.convert.source import Confidence, Option, Reject
 from shardgraph.errors import ConversionError, FormatError
 
@@ -30,6 +31,8 @@ _TEXT = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _COMMENT = "#%"
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _SNIFFED_ROWS = 1000
+_MOST_FIELDS = 4
+"""Of a row that is taken for an edge without being called one: two ids, a weight and a time."""
 _ROWS_AT_ONCE = 100_000
 
 
@@ -51,7 +54,7 @@ class _Rows:
     edges: NDArray[np.int64]
     graph: NDArray[np.int64]
     relation: NDArray[np.int64] | None
-    values: NDArray[np.float32] | None
+    values: NDArray[np.floating[Any]] | None
 
     def take(self, rows: NDArray[np.int64]) -> _Rows:
         """Some of the rows."""
@@ -99,12 +102,14 @@ class EdgelistSource(FileSource):
     Ids of nodes are any text. They are numbered in ascending order where all are integers, in the
     order in which they come otherwise, per graph, and ``node_id`` keeps them: int64 [N] or a list
     of str. ``edge_index`` has the edges in the file's order; one column of values becomes
-    ``edge_weight`` float32 [E], several ``edge_attr`` float32 [E, K], a relation ``edge_type``
-    int64 [E]. Graphs come in ascending order of their ``graph_id``, whatever the order of lines.
+    ``edge_weight`` float32 [E], several ``edge_attr`` float32 [E, K] (float64 if an integer of the
+    file, such as a time, needs it), a relation ``edge_type`` int64 [E]. Graphs come in ascending
+    order of their ``graph_id``, whatever the order of lines.
 
-    A file is read whole: memory is that of its numbers. Lines that start with # or % are comments.
-    The first line names the columns if it has a known name for source and target (source, src,
-    from, head; target, dst, to, tail); else columns are named "0", "1", ...
+    A file is read whole: memory is that of its numbers. All lines have as many fields as the first;
+    those that start with # or % are comments. The first line names the columns if it has a known
+    name for source and target (source, src, from, head; target, dst, to, tail); else columns are
+    named "0", "1", ...
 
     Args:
         spec: The file, or a folder of .edges, .edgelist or .el files.
@@ -147,7 +152,10 @@ class EdgelistSource(FileSource):
 
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
-        """Certain of its own suffixes and of known column names; possible for two integers."""
+        """Certain of its own suffixes and of known column names; possible for pairs of integers.
+
+        Those start each of the first lines, all of which have the same two to four fields.
+        """
         path = Path(spec)
         if path.is_dir() or suffix_of(path) in _EDGES_ONLY:
             return super().recognise(spec)
@@ -155,19 +163,21 @@ class EdgelistSource(FileSource):
             return None
         try:
             table = _open(path)
-            first = next(table.rows(), None)
+            rows = list(itertools.islice(table.rows(), _SNIFFED_ROWS))
         except (OSError, FormatError, ConversionError):
             return None
         if find_column(table.columns, SOURCE_NAMES) and find_column(table.columns, TARGET_NAMES):
             return Confidence.CERTAIN
-        pair = first.fields[:2] if first else ()
-        is_pair = len(pair) == 2 and all(map(_INTEGER.fullmatch, pair))
-        return Confidence.POSSIBLE if is_pair else None
+        alike = all(len(row.fields) == len(table.columns) for row in rows)
+        pairs = rows and all(all(map(_INTEGER.fullmatch, row.fields[:2])) for row in rows)
+        fits = 2 <= len(table.columns) <= _MOST_FIELDS and alike and pairs
+        return Confidence.POSSIBLE if fits else None
 
     def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
         """Yields the graphs of one file."""
         table = self._open(path)
         columns = self._positions(table)
+        _check_header(table, columns)
         try:
             yield from self._graphs(table, columns, integers=True)
         except _NotIntegers:
@@ -199,7 +209,7 @@ class EdgelistSource(FileSource):
         for path in self.files():
             table = self._open(path)
             position = table.column(self._relation or "")
-            found.update(row.fields[position] for row in table.rows() if row.error is None)
+            found.update(row.fields[position] for row in table.rows() if len(row.fields) > position)
         return sorted(found)
 
     def _open(self, path: Path) -> tables.Table:
@@ -272,7 +282,7 @@ class EdgelistSource(FileSource):
                     relation=None
                     if relation is None
                     else np.array([relations[text[relation]] for text in texts]),
-                    values=np.array(values, np.float32) if columns.values else None,
+                    values=np.array(values, np.float64) if columns.values else None,
                 )
             )
         if not parts:
@@ -314,8 +324,15 @@ def _joined(parts: Sequence[_Rows]) -> _Rows:
         edges=np.concatenate([part.edges for part in parts]),
         graph=np.concatenate([part.graph for part in parts]),
         relation=np.concatenate(relations) if relations else None,
-        values=np.concatenate(values) if values else None,
+        values=_narrowed(np.concatenate(values)) if values else None,
     )
+
+
+def _narrowed(values: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
+    """As float32, unless an integer, such as a time, would become another one."""
+    narrow = values.astype(np.float32)
+    changed = values[(narrow != values) & np.isfinite(values)]
+    return values if (changed == np.floor(changed)).any() else narrow
 
 
 def _open(path: Path, given: Sequence[str] = ()) -> tables.Table:
@@ -328,6 +345,8 @@ def _open(path: Path, given: Sequence[str] = ()) -> tables.Table:
     separator = delimiter if counts[delimiter] else None
     first = next(tables.iter_rows(str(path), separator, comment=_COMMENT))
     columns = tuple(name.strip() for name in first.fields)
+    if first.error is not None:
+        raise FormatError(f"{path}, line {first.line}: {first.error}")
     known = find_column(columns, SOURCE_NAMES) and find_column(columns, TARGET_NAMES)
     header = bool(known) or any(name in columns and not name.isdecimal() for name in given)
     return tables.Table(
@@ -340,6 +359,21 @@ def _open(path: Path, given: Sequence[str] = ()) -> tables.Table:
     )
 
 
+def _check_header(table: tables.Table, columns: _Columns) -> None:
+    """Refuses a first line of names that would be taken for an edge."""
+    rows = list(itertools.islice(table.rows(), _SNIFFED_ROWS))
+    whole = [row.fields for row in rows if len(row.fields) == len(table.columns)]
+    ends = [[fields[i].strip() for i in (columns.source, columns.target)] for fields in whole]
+    first, others = ends[:1], ends[1:]
+    if not others or any(map(_INTEGER.fullmatch, first[0])):
+        return
+    if all(_INTEGER.fullmatch(end) for pair in others for end in pair):
+        raise FormatError(
+            f"{table.path}, line {rows[0].line} names columns, as it seems: name those of source "
+            f"and target, such as source={first[0][0]!r}, target={first[0][1]!r}; or remove it"
+        )
+
+
 def find_column(columns: Sequence[str], names: Sequence[str]) -> str | None:
     """The first of the names that a column has, whatever its case."""
     by_name = {column.casefold(): column for column in reversed(columns)}
@@ -347,11 +381,15 @@ def find_column(columns: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _check(table: tables.Table, rows: Sequence[tables.Row], columns: _Columns) -> None:
-    used = [columns.source, columns.target, columns.graph, columns.relation, *columns.values]
-    width = 1 + max(position for position in used if position is not None)
+    width = len(table.columns)
+    names = (columns.source, columns.target)
     for row in rows:
-        if row.error is not None or len(row.fields) < width:
-            error = row.error or f"{len(row.fields)} fields, {width} were expected"
+        error = row.error
+        if error is None and len(row.fields) != width:
+            error = f"{counted(len(row.fields), 'field')}, where the first line has {width}"
+        if error is None and not all(row.fields[name].strip() for name in names):
+            error = "an end of the edge is not named"
+        if error is not None:
             raise FormatError(f"{table.path}, line {row.line}: {error}")
 
 
