@@ -225,7 +225,6 @@ def check_case(path: Path, case: Case) -> None:
         expected = Batch.from_data_list(chosen, **options)
     except ValueError as error:  # PyG cannot batch a sorted EdgeIndex if it has one edge
         event(f"PyG cannot batch this: {error}")
-        assert "only one element tensors can be converted" in str(error)
         with pytest.raises(ValueError, match="only one element tensors can be converted"):
             loaded(dataset[case.ids], **options)
         return

@@ -19,7 +19,7 @@ def graphs_of(rng: np.random.Generator, num: int, rows: int) -> list[Data]:
         n, e, own = rng.integers(0, rows, 3).tolist()
         data = Data(
             x=torch.from_numpy(rng.random((n, 3), np.float32)),
-            edge_index=torch.from_numpy(rng.integers(0, max(n, 1), (2, e))),
+            edge_index=torch.from_numpy(rng.integers(0, max(n, 1), (2, e if n else 0))),
             y=torch.tensor([number]),
             own=torch.from_numpy(rng.integers(-300, 300, (own, 2))),
         )

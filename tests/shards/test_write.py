@@ -15,7 +15,7 @@ from shardgraph.shards.write import ShardBuffer, compression_options
 def data(n: int, e: int) -> Data:
     return Data(
         x=torch.arange(2.0 * n).view(n, 2),
-        edge_index=torch.arange(2 * e).view(2, e),
+        edge_index=torch.arange(2 * e).view(2, e) % n,
         edge_attr=torch.ones(e, 1),
         y=torch.tensor([[n, e]]),
         scalar=torch.tensor(1.5),
@@ -40,7 +40,7 @@ def test_every_attribute_is_one_array_of_all_graphs(file):
     assert all(isinstance(column, h5py.Dataset) for column in columns.values())
     assert columns["x"].shape == (6, 2)
     assert columns["edge_index"].shape == (6, 2)
-    assert columns["edge_index"][:2].T.tolist() == [[0, 1], [2, 3]]
+    assert columns["edge_index"][:2].T.tolist() == [[0, 1], [2, 0]]
     assert columns["y"][:].tolist() == [[3, 2], [1, 0], [2, 4]]
     assert columns["scalar"][:].tolist() == [1.5] * 3
     assert columns["flag"][:].tolist() == [1, 0, 0]
