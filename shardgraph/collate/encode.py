@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.data import BaseData
 
 from shardgraph.collate.describe import describe_store
@@ -124,6 +124,10 @@ class GraphEncoder:
                 encoder.check_edges(record, sizes)
 
     def _meet_class(self, data: BaseData) -> None:
+        if isinstance(data, Batch):
+            raise TypeError(
+                "expected a single graph, got a Batch; write each of batch.to_data_list()"
+            )
         if not isinstance(data, (Data, HeteroData)):
             raise TypeError(
                 f"expected a torch_geometric Data or HeteroData, got {type(data).__name__}"

@@ -66,12 +66,14 @@ def ask_inc(context: Context, name: str, value: Any) -> Any:
         raise SchemaError(
             f"attribute {name!r}: __inc__ cannot tell its increment: {error}"
         ) from error
-    if isinstance(inc, Tensor) and not (inc.is_floating_point() or inc.is_complex()):
+    if isinstance(inc, Tensor) and inc.dtype is torch.int64:
         inc = inc.detach().cpu().numpy()
-    array = np.asarray(inc if isinstance(inc, (int, np.ndarray, np.generic)) else np.nan)
-    if array.dtype.kind not in "biu":
-        raise SchemaError(f"attribute {name!r}: __inc__ must give integers, gave {inc!r}")
-    return array.astype(np.int64) if array.shape else int(array)  # a copy
+    if type(inc) is int or getattr(inc, "dtype", None) == np.int64:
+        return np.array(inc) if np.ndim(inc) else int(inc)  # a copy
+    # PyG would add others in their own dtype, which is not stored.
+    raise SchemaError(
+        f"attribute {name!r}: __inc__ must give an int or an int64 tensor, gave {inc!r}"
+    )
 
 
 def kind_of(name: str, value: Any) -> str:

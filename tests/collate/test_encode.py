@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric import EdgeIndex, Index
-from torch_geometric.data import Data, HeteroData, TemporalData
+from torch_geometric.data import Batch, Data, HeteroData, TemporalData
 
 from shardgraph.collate import GraphEncoder
 from shardgraph.errors import SchemaError
@@ -162,6 +162,8 @@ def test_another_class_is_refused():
         encoder.encode(HeteroData(), 1)
     with pytest.raises(TypeError, match="Data or HeteroData, got TemporalData"):
         encoder.encode(TemporalData(), 1)
+    with pytest.raises(TypeError, match=r"got a Batch; write each of batch.to_data_list\(\)"):
+        encoder.encode(Batch.from_data_list([Data(y=1)]), 1)
     with pytest.raises(TypeError, match="Data or HeteroData, got dict"):
         encoder.encode({}, 1)
     encoder.encode(Data(y=1), 1)
@@ -218,13 +220,15 @@ def test_the_shape_of_an_increment_must_not_change():
         encoder.encode(fickle(inc=1), 1)
 
 
-@pytest.mark.parametrize("inc", [0.5, torch.tensor(0.5), None, "1", np.array([0.5])])
-def test_an_increment_must_be_whole(inc):
-    with pytest.raises(SchemaError, match="attribute 't': __inc__ must give integers, gave"):
+@pytest.mark.parametrize(
+    "inc", [0.5, True, torch.tensor(0.5), torch.tensor(1).int(), None, "1", np.array([0.5])]
+)
+def test_an_increment_must_be_an_integer_of_64_bits(inc):
+    with pytest.raises(SchemaError, match="attribute 't': __inc__ must give an int or an int64 "):
         GraphEncoder().encode(fickle(inc=inc), 0)
 
 
-@pytest.mark.parametrize("inc", [3, True, np.int32(3), torch.tensor(3, dtype=torch.int32)])
+@pytest.mark.parametrize("inc", [3, -1, np.int64(3), torch.tensor(3), np.array(3)])
 def test_an_increment_may_be_any_integer(inc):
     record = GraphEncoder().encode(fickle(inc=inc), 0)
     assert record.cells["t"].inc == int(inc)
