@@ -72,7 +72,7 @@ def test_both_programs_end_with_the_status(table, tmp_path, code):
     first, second = err.splitlines()
     assert first == (
         f"shardgraph: error: {table}, line 4: not a SMILES that RDKit can read (syntax error). "
-        "Mend the input, or leave such records out with on_error='skip' (--on-error skip)"
+        "Mend the input, or leave such records out with --on-error skip"
     )
     assert second == "nothing was finished, and nothing is left behind"
     assert not (tmp_path / "out").exists()
@@ -101,7 +101,7 @@ def test_options_of_engine_and_source_arrive(call, tmp_path):
     assert len(Manifest.read(tmp_path / "out").shards) > 1
     status, _, err = call("convert", *arguments)
     assert status == 1
-    assert "already holds a dataset; pass overwrite=True (--overwrite) to replace it" in err
+    assert "already holds a dataset; pass --overwrite to replace it" in err
     assert call("convert", *arguments, "--overwrite", "--keys", "x")[0] == 0
     assert Manifest.read(tmp_path / "out").generation == 1
 
@@ -220,6 +220,39 @@ def test_info_says_what_is_inside(call, dataset):
     ]
     assert labels == "y has 2 classes (0: 2, 1: 2)"
     assert provenance.splitlines()[0] == "source   format=made"
+
+
+def test_info_fits_a_screen_and_names_the_targets(call, tmp_path):
+    names = ["gap, eV", *(f"target {i}" for i in range(20))]
+    files = [{"name": f"a{i}.csv", "bytes": 1500 * i, "xxh3_128": "f" * 32} for i in range(1, 6)]
+    source = {"format": "smiles", "files": files, "targets": names, "options": {"smiles": "s"}}
+    with DatasetWriter(
+        tmp_path / "data", provenance={"source": source, "note": "long " * 200}
+    ) as w:
+        w.write(Data(y=torch.ones(1, 21), num_nodes=1))
+    out = call("info", tmp_path / "data")[1]
+    lines = out.split("\n\n")[-1].splitlines()
+    assert lines[:2] == [
+        "source   format=smiles, options: smiles=s",
+        "files    a1.csv (1.5 kB); a2.csv (3 kB); a3.csv (4.5 kB) and 2 more",
+    ]
+    assert lines[2].startswith('y        21 columns: "gap, eV", target 0, target 1, ')
+    assert lines[3].endswith("target 10, ...")
+    assert [line.startswith("note ") for line in lines[4:7]] == [True, False, False]
+    assert lines[6].endswith("long ...")
+    assert lines[7].startswith("versions ")
+    assert max(map(len, lines)) <= 100
+
+
+def test_what_became_y_is_told(call, tmp_path):
+    pytest.importorskip("rdkit")
+    (tmp_path / "a.csv").write_text('smiles,"gap, eV",mw\nC,1,16\n')
+    out = call("convert", tmp_path / "a.csv", tmp_path / "out")[1]
+    assert '\n  y        2 columns: "gap, eV", mw\n' in out
+    assert '\ny        2 columns: "gap, eV", mw\n' in call("info", tmp_path / "out")[1]
+    report = convert(tmp_path / "a.csv", tmp_path / "b", targets=["mw"])
+    assert report.targets == ("mw",)
+    assert "\n  y        1 column: mw\n" in str(report)
 
 
 def test_info_of_typed_graphs_and_splits(call, tmp_path):

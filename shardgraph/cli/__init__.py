@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -48,7 +49,9 @@ def _fail(error: Exception, status: int, *, debug: bool) -> int:
 
 
 def _complain(message: str) -> None:
-    print(f"shardgraph: {message}", file=sys.stderr)
+    # Messages name an argument as Python and as the command line have it: here, the latter.
+    flags_only = re.sub(r"\w+=[\w']+ \((--[a-z-]+(?: \w+)?)\)", r"\1", message)
+    print(f"shardgraph: {flags_only}", file=sys.stderr)
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 HELP = "say what a dataset holds"
 
 _MOST = 12  # entries of a list before it is cut off: the answer is to fit a screen
+_WIDTH = 100  # of a line of text
 _MOST_SHARDS = 50  # shards that are opened to see how columns are stored
 
 
@@ -160,8 +162,41 @@ def _splits(manifest: Manifest) -> str:
 
 
 def _provenance(manifest: Manifest) -> str:
-    lines = [f"{key:<8} {_flat(value)}" for key, value in manifest.provenance.items()]
-    return "\n".join(line if len(line) <= 300 else line[:297] + "..." for line in lines)
+    """Where the graphs are from, each entry in at most three lines; files without digests."""
+    from shardgraph.convert.report import targets_text
+
+    entries = dict(manifest.provenance)
+    source = entries.get("source")
+    if isinstance(source, Mapping):
+        rest = {key: value for key, value in source.items() if key not in {"files", "targets"}}
+        told: dict[str, Any] = {"source": rest}
+        if isinstance(files := source.get("files"), list) and files:
+            told["files"] = list(map(_file, files))
+        if isinstance(targets := source.get("targets"), list) and targets:
+            told["y"] = targets_text(list(map(str, targets)))
+        entries = {**told, **{key: value for key, value in entries.items() if key != "source"}}
+    return "\n".join(_entry(key, _flat(value)) for key, value in entries.items())
+
+
+def _file(told: Any) -> str:
+    """An input file, or many, without the digest."""
+    from shardgraph.convert.report import counted, nbytes_text
+
+    if not isinstance(told, Mapping) or not isinstance(told.get("bytes"), int):
+        return _flat(told)
+    name = told.get("name") or counted(told.get("files", 0), "file")
+    return f"{name} ({nbytes_text(told['bytes'])})"
+
+
+def _entry(key: str, text: str) -> str:
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=f"{key:<8} ",
+        subsequent_indent=" " * 9,
+        max_lines=3,
+        placeholder=" ...",
+    )
 
 
 def _flat(value: Any) -> str:

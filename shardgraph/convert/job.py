@@ -102,6 +102,8 @@ def make_job(
         # A bare name is that of a split of the source's own.
         split, source_options["split"] = None, split
     rule = SplitRule.of(split, seed, split_by, split_file)
+    if not isinstance(source, str | os.PathLike | Source):
+        raise TypeError(_unfit(source))
     if not isinstance(source, Source):
         source = find_source(source, format=format, **source_options)
     elif source_options or format is not None:
@@ -115,4 +117,21 @@ def make_job(
         compression=compression,
         varying=frozenset(varying),
         split=rule,
+    )
+
+
+def _unfit(source: object) -> str:
+    """What to do with a value that `convert` takes for no input."""
+    if isinstance(source, type) and issubclass(source, Source):
+        return f"convert takes a Source, got the class {source.__name__} itself: call it first"
+    if callable(source):
+        way = "name the function that yields graphs, as 'package.module:function'"
+    else:
+        way = (
+            "graphs at hand are written by a DatasetWriter: "
+            "with DatasetWriter(out) as writer: for graph in graphs: writer.write(graph)"
+        )
+    return (
+        "convert takes a path, 'package.module:function' or a Source, got a "
+        f"{type(source).__name__}; {way}"
     )

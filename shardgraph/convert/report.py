@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+_MOST_TARGETS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class ConversionReport:
     """Bytes of the shards on disk."""
     seconds: float
     """Of this run; a resumed conversion counts only what it still had to do."""
+    targets: tuple[str, ...] = ()
+    """What the input calls the columns of ``y``, where the source chose among several."""
 
     def __post_init__(self) -> None:
         accounted = self.graphs + self.rejected + self.filtered
@@ -49,8 +54,13 @@ class ConversionReport:
             f"{nbytes_text(self.nbytes)} stored{ratio}\n"
             f"  records  {self.read:,} read = {self.graphs:,} written + {self.rejected:,} "
             f"rejected{listed} + {self.filtered:,} filtered\n"
+            f"{self._told_targets}"
             f"  time     {self.seconds:.1f} s, {rate}"
         )
+
+    @property
+    def _told_targets(self) -> str:
+        return f"  y        {targets_text(self.targets)}\n" if self.targets else ""
 
     @property
     def _shrank(self) -> bool:
@@ -60,6 +70,13 @@ class ConversionReport:
 def counted(count: int, noun: str) -> str:
     """``1 graph``, ``1,128 graphs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def targets_text(names: Sequence[str]) -> str:
+    """What became y: ``2 columns: gap, "energy, eV"``; many are cut off."""
+    listed = [f'"{name}"' if "," in name else name for name in names]
+    more = ", ..." if len(listed) > _MOST_TARGETS else ""
+    return f"{counted(len(listed), 'column')}: {', '.join(listed[:_MOST_TARGETS])}{more}"
 
 
 def nbytes_text(nbytes: float) -> str:

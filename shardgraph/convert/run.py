@@ -166,4 +166,5 @@ def _report(path: Path, manifest: Manifest, seconds: float) -> ConversionReport:
         raw_nbytes=manifest.raw_nbytes,
         nbytes=manifest.nbytes,
         seconds=seconds,
+        targets=tuple(map(str, manifest.provenance["source"].get("targets") or ())),
     )

@@ -142,7 +142,10 @@ class Source(ABC):
         return {}
 
     def provenance(self) -> dict[str, Any]:
-        """What the manifest tells of the origin of the graphs: JSON values, no absolute path."""
+        """What the manifest tells of the origin of the graphs: JSON values, no absolute path.
+
+        Under ``"targets"``: the names in the input of what became ``y``, if they were chosen.
+        """
         return {"format": self.name, "files": describe_files(self.files())}
 
     def files(self) -> list[Path]:

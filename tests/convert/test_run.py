@@ -292,7 +292,7 @@ def test_types_first_seen_in_another_partition(tmp_path):
 def test_a_type_taken_for_two_things_is_what_comes_first(tmp_path):
     source = Typed(odd=range(80, 100))
     with pytest.raises(ConversionError, match="graph 80: attribute 'x': expected dtype float32"):
-        run(tmp_path / "out", source)
+        convert(source, tmp_path / "out")
     assert run(tmp_path / "out", source, on_error="skip").rejected == 20
     run(tmp_path / "once", source, on_error="skip")
     assert contents(tmp_path / "out") == contents(tmp_path / "once")
@@ -371,3 +371,20 @@ def test_reject_reads_as_a_sentence():
 def test_negate_leaves_the_graph_of_the_source():
     data = Numbers().graph(3)
     assert torch.equal(negate(data).x, torch.full((4, 2), -3.0))
+
+
+@pytest.mark.parametrize(
+    ("source", "way"),
+    [
+        ([Numbers().graph(1)], "got a list; graphs at hand are written by a DatasetWriter: with"),
+        (Numbers().graph(1), "got a Data; graphs at hand are written by a DatasetWriter"),
+        (negate, "got a function; name the function that yields graphs, as 'package.module:"),
+        (Numbers, "got the class Numbers itself: call it first"),
+        (None, "convert takes a path, 'package.module:function' or a Source, got a NoneType"),
+    ],
+    ids=["list", "graph", "function", "class", "None"],
+)
+def test_what_is_no_input_is_told_where_to_go(tmp_path, source, way):
+    with pytest.raises(TypeError, match=way):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

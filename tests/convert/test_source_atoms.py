@@ -63,7 +63,7 @@ def test_toy_values(xyz, read_all, size):
     assert third.forces.shape == (1, 3)
     assert third.forces.isnan().all()
     assert third.pbc.tolist() == [[False] * 3]
-    assert find_source(xyz).provenance()["options"]["targets"] == ["gap"]
+    assert find_source(xyz).provenance()["targets"] == ["gap"]
 
 
 def test_arrays_are_kept_on_request(xyz, read_all):
@@ -172,7 +172,7 @@ def test_values_of_cases_from_the_text(case, read_all):
     assert graphs[0].pos[0].tolist() == pytest.approx([float(v) for v in row[1:4]])
     assert graphs[0].forces[0].tolist() == pytest.approx([float(v) for v in row[6:9]])
     source = find_source(case("atomistic/schnetpack_asedb/test_qm9.db"))
-    assert len(source.provenance()["options"]["targets"]) == 15
+    assert len(source.provenance()["targets"]) == 15
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -174,7 +174,7 @@ def test_micro_qm9(case, read_all):
     assert sum(graph.num_nodes for graph in graphs) == 8808
     assert sum(graph.num_edges for graph in graphs) == 2 * 9423
     table = pq.read_table(path)
-    targets = find_source(path).provenance()["options"]["targets"]
+    targets = find_source(path).provenance()["targets"]
     assert targets == table.column_names[2:]
     wanted = np.stack([table[name].to_numpy() for name in targets], axis=1).astype(np.float32)
     np.testing.assert_array_equal(torch.cat([graph.y for graph in graphs]).numpy(), wanted)

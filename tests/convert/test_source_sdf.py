@@ -88,7 +88,7 @@ def test_own_properties_are_targets(data, tmp_path, read_all):
     path.write_text(text, newline="\r\n")
     graphs, rejects = read_all(path)
     assert rejects == []
-    assert find_source(path).provenance()["options"]["targets"] == ["a", "b"]
+    assert find_source(path).provenance()["targets"] == ["a", "b"]
     np.testing.assert_array_equal(
         torch.cat([graph.y for graph in graphs]),
         np.array([[1.5, np.nan], [np.nan, -1], [np.nan, np.nan]], dtype=np.float32),

@@ -41,7 +41,7 @@ def test_compressed_sample_with_commas_in_names(data, read_all):
     assert rejects == []
     with gzip.open(data / "sider_sample.csv.gz", "rt", newline="") as file:
         header, *rows = csv.reader(file)
-    targets = find_source(data / "sider_sample.csv.gz").provenance()["options"]["targets"]
+    targets = find_source(data / "sider_sample.csv.gz").provenance()["targets"]
     assert targets == header[1:]
     assert sum("," in target for target in targets) == 5
     assert torch.cat([graph.y for graph in graphs]).tolist() == [

@@ -152,12 +152,12 @@ class AtomsSource(FileSource):
     def provenance(self) -> dict[str, Any]:
         """The properties that became y, and the cutoff."""
         return super().provenance() | {
+            "targets": list(self._plan.targets),
             "options": {
                 "cutoff": self._cutoff,
-                "targets": list(self._plan.targets),
                 "arrays": list(self._arrays),
                 "ase_format": self._format,
-            }
+            },
         }
 
     def _kind(self, path: Path) -> str:

@@ -140,10 +140,10 @@ class NetworkxSource(FileSource):
         """The attributes taken, and the vocabularies of their categories."""
         plan = self._plan
         return super().provenance() | {
+            "targets": list(self._targets),
             "options": {
                 "node_attributes": list(plan.node),
                 "edge_attributes": list(plan.edge),
-                "targets": list(self._targets),
             },
             "vocabularies": plan.vocabularies,
         }

@@ -203,13 +203,13 @@ class ParquetSource(FileSource):
             return super().provenance() | {"options": told | {"undirected": self._undirected}}
         plan = self._plan
         return super().provenance() | {
+            "targets": list(plan.targets),
             "options": {
                 "smiles": plan.smiles,
                 "lists": plan.lists,
-                "targets": list(plan.targets),
                 "with_hydrogen": self._with_hydrogen,
                 "kekulize": self._kekulize,
-            }
+            },
         }
 
     @cached_property

@@ -133,11 +133,11 @@ class SdfSource(Source):
         """The targets chosen and where they come from, beside the files."""
         table = Path(self._targets_file).name if self._targets_file else None
         return super().provenance() | {
+            "targets": list(self._names),
             "options": {
-                "targets": list(self._names),
                 "targets_file": table,
                 "remove_hydrogens": self._remove_hydrogens,
-            }
+            },
         }
 
     def _companion(self) -> str | None:

@@ -111,12 +111,12 @@ class SmilesSource(Source):
         position, targets = self._columns
         columns = self._table.columns
         return super().provenance() | {
+            "targets": [columns[target] for target in targets],
             "options": {
                 "smiles": columns[position],
-                "targets": [columns[target] for target in targets],
                 "with_hydrogen": self._with_hydrogen,
                 "kekulize": self._kekulize,
-            }
+            },
         }
 
     @cached_property
