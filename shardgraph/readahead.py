@@ -17,8 +17,11 @@ from shardgraph.sampling import ReadAhead
 
 logger = logging.getLogger(__name__)
 
-AHEAD_NBYTES = 192 << 20
-"""Bytes asked for beyond the batches handed out: two to three windows of 64 MiB."""
+AHEAD_NBYTES = 96 << 20
+"""Bytes beyond which nothing more is asked for: the window being read and the one after it. More
+would push out pages, where memory is short, before they are used."""
+
+_NEVER = 1 << 62
 
 AHEAD_BATCHES = 32
 """Batches asked for beyond those handed out, at most, where an item is one batch."""
@@ -34,15 +37,17 @@ class ReadAheadThread:
         self._items = items
         self._turn = threading.Condition()
         self._handed_out = handed_out
+        self._wake_at = 0
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="shardgraph-readahead", daemon=True)
         self._thread.start()
 
     def advance(self, handed_out: int) -> None:
         """So many batches of the epoch have been handed out to be read."""
-        with self._turn:
-            self._handed_out = handed_out
-            self._turn.notify()
+        self._handed_out = handed_out
+        if handed_out >= self._wake_at:  # to hand over to the thread for nothing would cost a lot
+            with self._turn:
+                self._turn.notify()
 
     def close(self) -> None:
         """Ends the thread and waits for it; may be called twice."""
@@ -69,7 +74,11 @@ class ReadAheadThread:
                         outstanding -= asked.popleft()[1]
                     if outstanding < AHEAD_NBYTES and len(asked) < AHEAD_BATCHES:
                         break
-                    self._turn.wait()
+                    # Woken when half of what is asked for has been handed out, or its first window.
+                    self._wake_at = asked[(len(asked) - 1) // 2][0]
+                    if self._wake_at > self._handed_out:
+                        self._turn.wait()
+                self._wake_at = _NEVER
                 if self._stopped:
                     return
             batches += item.batches

@@ -260,15 +260,11 @@ class _StoreEncoder:
 
     def check_can_be_empty(self, who_lacks: str) -> None:
         """Raises SchemaError if no empty store can stand for this type in a graph that lacks it."""
-        for attribute in self.store.attributes:
-            if attribute.kind == "num_nodes":
-                continue
-            column = attribute.column
-            if attribute.kind != "tensor" or column is None or column.per_graph:
-                raise SchemaError(
-                    f"{who_lacks} the type {self.store.key!r}, whose attribute {attribute.name!r} "
-                    "has no empty form; give every graph that type"
-                )
+        if name := self.store.has_no_empty_form:
+            raise SchemaError(
+                f"{who_lacks} the type {self.store.key!r}, whose attribute {name!r} "
+                "has no empty form; give every graph that type"
+            )
 
     def _check_names(self, store: Any) -> None:
         found, expected = set(store.keys()), set(self.names)

@@ -18,6 +18,7 @@ from torch_geometric.data.data import BaseData
 
 from shardgraph.format.schema import Attribute, Column, Schema, StoreKey
 from shardgraph.shards.gather import Selection
+from shardgraph.shards.group import ShardGroup
 from shardgraph.shards.open import Shard
 from shardgraph.shards.write import EXPLICIT_INC, NO_INC, NODES_INC
 
@@ -113,7 +114,9 @@ class Rules:
                     stores[place][key].__dict__[_INCS][name] = value
 
 
-def _increments(shard: Shard, column: Column, local: NDArray[np.int64]) -> Iterable[Any]:
+def _increments(
+    shard: Shard | ShardGroup, column: Column, local: NDArray[np.int64]
+) -> Iterable[Any]:
     """What each graph's ``__inc__`` is to answer; nothing where PyG's usual rule says it."""
     rule = shard.inc_of.get(column.name)
     if rule == NO_INC:

@@ -42,7 +42,7 @@ class FileMap:
         """Says that pages are read in no order: no read-around on a fault."""
         advice = getattr(mmap, "MADV_RANDOM", None)
         if isinstance(self._owner, _Mapping) and advice is not None:
-            _libc().madvise(self._owner.address, self.nbytes, advice)
+            libc().madvise(self._owner.address, self.nbytes, advice)
 
     def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         """Asks for byte ranges to be read in the background, as whole pages, overlaps once.
@@ -114,7 +114,7 @@ def _advise_pieces(addresses: NDArray[np.int64], lengths: NDArray[np.int64]) -> 
         part = vectors[start : start + _MOST_RANGES]
         done = -1
         if descriptor >= 0:
-            done = _libc().syscall(
+            done = libc().syscall(
                 _SYS_PROCESS_MADVISE,
                 ctypes.c_int(descriptor),
                 ctypes.c_void_p(part.ctypes.data),
@@ -124,7 +124,7 @@ def _advise_pieces(addresses: NDArray[np.int64], lengths: NDArray[np.int64]) -> 
             )
         if done < 0:
             for address, length in part.tolist():
-                _libc().madvise(address, length, mmap.MADV_WILLNEED)
+                libc().madvise(address, length, mmap.MADV_WILLNEED)
 
 
 def _own_pidfd() -> int:
@@ -148,7 +148,7 @@ class _Mapping:
             "shape": (nbytes,),
             "data": (address, True),
         }
-        finalizer = weakref.finalize(self, _libc().munmap, address, nbytes)
+        finalizer = weakref.finalize(self, libc().munmap, address, nbytes)
         finalizer.atexit = False  # views may outlive this point; the process ends anyway
 
 
@@ -157,7 +157,7 @@ def _map(descriptor: int, nbytes: int) -> _Mapping | mmap.mmap | None:
         return None
     if os.name == "nt":
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    address = _libc().mmap(None, nbytes, _PROT_READ, _MAP_SHARED, descriptor, 0)
+    address = libc().mmap(None, nbytes, _PROT_READ, _MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {nbytes} bytes: {os.strerror(code)}")
@@ -165,7 +165,8 @@ def _map(descriptor: int, nbytes: int) -> _Mapping | mmap.mmap | None:
 
 
 @cache
-def _libc() -> Any:
+def libc() -> Any:
+    """The C library; its functions run without the GIL."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]

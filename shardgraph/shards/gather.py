@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.format import layout
+from shardgraph.shards.group import ShardGroup
 from shardgraph.shards.open import ChunkedColumn, Shard
 from shardgraph.shards.pool import ShardPool
 from shardgraph.shards.write import ENDPOINTS_INC, EXPLICIT_INC, NO_INC, NODES_INC
@@ -26,13 +27,15 @@ LONG_RUN = 192
 
 @dataclass(slots=True)
 class _Part:
-    """The graphs of a selection that lie in one shard."""
+    """The graphs of a selection that lie in one shard, or in one group of shards."""
 
-    shard: Shard
+    shard: Shard | ShardGroup
     local: Ints
-    """Their numbers in the shard, [b]."""
+    """Their numbers in the shard or group, [b]."""
     places: Ints | None
     """Their places in the selection, [b]; None: all of it, in order."""
+    numbers: Ints | None
+    """The shard of each, [b], where they lie in a group."""
 
 
 class Rows:
@@ -92,7 +95,7 @@ class Selection:
     @classmethod
     def of_one(cls, shard: Shard, local: int) -> Selection:
         """Graph ``local`` of one shard."""
-        return cls([_Part(shard, np.array([local]), None)], 1)
+        return cls([_Part(shard, np.array([local]), None, None)], 1)
 
     def axis_rows(self, axis: str) -> Rows:
         """The rows of an axis that every shard has, such as "node"."""
@@ -197,50 +200,39 @@ class Selection:
 
 
 def _split(pool: ShardPool, ids: Ints) -> list[_Part]:
-    """The selection's graphs by shard."""
+    """The selection's graphs by shard, or by group of shards that read as one."""
     if len(ids) == 0:
         return []
     if len(pool.starts) == 2:
-        return [_Part(pool.shard(0), ids, None)]
+        return [_Part(pool.shard(0), ids, None, None)]
     numbers = np.searchsorted(pool.starts, ids, side="right") - 1
-    first = int(numbers[0])
-    if (numbers == first).all():
-        return [_Part(pool.shard(first), ids - pool.starts[first], None)]
-    parts = []
-    order = np.argsort(numbers, kind="stable")
-    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-    for places in np.split(order, cuts):
-        number = int(numbers[places[0]])
-        parts.append(_Part(pool.shard(number), ids[places] - pool.starts[number], places))
-    return parts
+    local = ids - pool.starts[numbers]
+    owners = pool.owners(numbers)
+    first = int(owners[0])
+    if (owners == first).all():
+        return [_part(pool, first, numbers, local, None)]
+    order = np.argsort(owners, kind="stable")
+    cuts = np.flatnonzero(np.diff(owners[order])) + 1
+    return [
+        _part(pool, int(owners[places[0]]), numbers[places], local[places], places)
+        for places in np.split(order, cuts)
+    ]
+
+
+def _part(pool: ShardPool, owner: int, numbers: Ints, local: Ints, places: Ints | None) -> _Part:
+    if owner < 0:
+        return _Part(pool.shard(-1 - owner), local, places, None)
+    group = pool.groups[owner]
+    return _Part(group, group.graphs(numbers, local), places, numbers)
 
 
 def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints]:
-    """First row and number of rows of each graph of a part.
-
-    Raises:
-        CorruptShardError: if a ptr falls, or gives more rows than there are.
-    """
+    """First row and number of rows of each graph of a part."""
     if axis is None:
         return None, np.zeros(len(part.local), np.int64)
     if axis == layout.GRAPH_AXIS:
         return part.local, np.ones(len(part.local), np.int64)
-    shard = part.shard
-    ptr, end = shard.ptrs[axis], shard.ends[axis]
-    starts = ptr[part.local]
-    stops = ptr[part.local + 1]
-    lengths = stops - starts
-    if (
-        np.minimum.reduce(lengths) < 0
-        or np.minimum.reduce(starts) < 0
-        or np.maximum.reduce(stops) > end
-    ):
-        raise shard.falls(axis)
-    if np.add.reduce(lengths) > end:  # repeats of a graph, or runs that overlap
-        each = np.unique(part.local)
-        if np.add.reduce(ptr[each + 1] - ptr[each]) > end:
-            raise shard.falls(axis)
-    return starts, lengths
+    return part.shard.runs(axis, part.local, part.numbers)
 
 
 def _copy_runs(part: _Part, rows: Rows, number: int, source: Any, out: Array) -> None:

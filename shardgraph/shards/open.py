@@ -18,6 +18,7 @@ from shardgraph.shards.filemap import FileMap
 from shardgraph.shards.structure import Located, ShardIndex, open_hdf5, read_index
 
 Array: TypeAlias = "NDArray[Any]"
+Ints: TypeAlias = "NDArray[np.int64]"
 
 SMALL = 8 << 20
 """Bytes up to which a file is read ahead as a whole when it is opened."""
@@ -91,6 +92,28 @@ class Shard:
         for name, axis in self.index.absent.items():
             if self.ends[axis] != 0:
                 raise self._damaged(f"/{layout.COLUMNS}/{name} is missing")
+
+    def runs(self, axis: str, graphs: Ints, numbers: Ints | None = None) -> tuple[Ints, Ints]:
+        """First row and number of rows of each graph on an axis; ``numbers`` is for groups.
+
+        Raises:
+            CorruptShardError: if ptr falls, or gives more rows than there are.
+        """
+        del numbers
+        ptr, end = self.ptrs[axis], self.ends[axis]
+        starts, stops = ptr[graphs], ptr[graphs + 1]
+        lengths = stops - starts
+        if (
+            np.minimum.reduce(lengths) < 0
+            or np.minimum.reduce(starts) < 0
+            or np.maximum.reduce(stops) > end
+        ):
+            raise self.falls(axis)
+        if np.add.reduce(lengths) > end:  # repeats of a graph, or runs that overlap
+            each = np.unique(graphs)
+            if np.add.reduce(ptr[each + 1] - ptr[each]) > end:
+                raise self.falls(axis)
+        return starts, lengths
 
     def check_rows(self) -> None:
         """Checks that every ptr rises to its end, and that shapes fit their rows: reads them all.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections import OrderedDict
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,11 @@ from numpy.typing import NDArray
 from shardgraph.errors import CorruptShardError, FormatError
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
+from shardgraph.shards.group import MAX_MAPS, ShardGroup, structure
 from shardgraph.shards.open import Shard
 from shardgraph.shards.structure import check_size
+
+_UNOPENED = np.iinfo(np.int64).min
 
 CHECK_SECONDS = 5.0
 """How often the sizes of open shards are compared with the manifest; about 1 us a shard."""
@@ -24,11 +30,13 @@ MAX_HANDLES = 64
 """Open HDF5 handles (compressed shards only) a process keeps; each costs about 0.7 MB."""
 
 
+logger = logging.getLogger(__name__)
+
+
 class ShardPool:
     """Opens shards on first use, each process its own; pickles and forks as if nothing were open.
 
-    Not shared between threads that open and close; reading from several threads is safe, at worst
-    a shard is opened twice.
+    Several threads may read; ``close`` must not run beside them.
     """
 
     def __init__(self, root: Path, manifest: Manifest, schema: Schema) -> None:
@@ -39,10 +47,20 @@ class ShardPool:
         np.cumsum([entry.num_graphs for entry in self.entries], out=self.starts[1:])
         self._reset()
 
+    _of_process = (
+        *("_pid", "_next_check", "_opening", "_shards", "_handles"),
+        *("groups", "_group_numbers", "_owners"),
+    )
+    """Attributes of one process, which are neither pickled nor used after a fork."""
+
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._next_check = 0.0
+        self._opening = threading.Lock()
         self._shards: dict[int, Shard] = {}
+        self.groups: list[ShardGroup] = []
+        self._group_numbers: dict[Hashable, int] = {}
+        self._owners: NDArray[np.int64] = np.full(len(self.entries), _UNOPENED, np.int64)
         self._handles: OrderedDict[int, Shard] = OrderedDict()
 
     @property
@@ -66,7 +84,12 @@ class ShardPool:
             self._reset()
         shard = self._shards.get(number)
         if shard is None:
-            shard = self._shards[number] = self._open(self.entries[number])
+            with self._opening:
+                shard = self._shards.get(number)
+                if shard is None:
+                    shard = self._open(self.entries[number])
+                    self._owners[number] = self._owner(number, shard)
+                    self._shards[number] = shard
         if shard.index_chunked:
             self._keep_handle(number, shard)
         return shard
@@ -82,6 +105,35 @@ class ShardPool:
             raise
         shard.map.advise_random()
         return shard
+
+    def owners(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Who reads shards: the number of a group; or -1 - the shard's number, if it is alone."""
+        if self._pid != os.getpid():
+            self._reset()
+        owners = self._owners[numbers]
+        if (missing := owners == _UNOPENED).any():
+            for number in np.unique(numbers[missing]).tolist():
+                self.shard(number)
+            owners = self._owners[numbers]
+        return owners
+
+    def _owner(self, number: int, shard: Shard) -> int:
+        """The group that a shard was added to; or -1 - its number, if it stays alone."""
+        alone = -1 - number
+        key = structure(shard) if len(self.entries) > 1 and os.name == "posix" else None
+        maps = sum(group.num_maps for group in self.groups) * len(self._shards)
+        if key is None or maps > MAX_MAPS:
+            return alone
+        try:
+            place = self._group_numbers.get(key)
+            if place is None:
+                self.groups.append(ShardGroup(shard, self.entries))
+                place = self._group_numbers[key] = len(self.groups) - 1
+            self.groups[place].add(number, shard)
+        except OSError as error:  # no addresses or maps left: read shard by shard
+            logger.debug("%s is read by itself: %s", shard.path, error)
+            return alone
+        return place
 
     def _keep_handle(self, number: int, shard: Shard) -> None:
         self._handles[number] = shard
@@ -124,7 +176,7 @@ class ShardPool:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_pid", "_next_check", "_shards", "_handles"):
+        for name in self._of_process:
             del state[name]
         return state
 
