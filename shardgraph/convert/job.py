@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def _unfit(source: object) -> str:
     """What to do with a value that `convert` takes for no input."""
     if isinstance(source, type) and issubclass(source, Source):
         return f"convert takes a Source, got the class {source.__name__} itself: call it first"
-    if callable(source):
+    if inspect.isroutine(source):
         way = "name the function that yields graphs, as 'package.module:function'"
     else:
         way = (

@@ -105,3 +105,13 @@ def test_faults(tmp_path, read_all):
         read_all(tmp_path, format="ondisk")
     with pytest.raises(ValueError, match=r"schema takes NAME=DTYPE.*got 'x=float128'"):
         find_source(path, format="ondisk", schema=["x=float128"])
+
+
+def test_the_notes_beside_the_database_are_not_taken_for_data(tmp_path):
+    dataset = OnDiskDataset(str(tmp_path), log=False)
+    dataset.append(graph(1))
+    dataset.close()
+    for name in ("pre_transform.pt", "pre_filter.pt"):
+        torch.save("repr", tmp_path / "processed" / name)
+    assert find_source(tmp_path / "processed").name == "ondisk"
+    assert find_source(tmp_path).name == "ondisk"

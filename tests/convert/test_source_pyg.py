@@ -129,6 +129,43 @@ def test_folder_in_order_of_numbers(tmp_path, read_all, assert_same):
     assert "data_5.pt is damaged: BadZipFile" in rejects[0].reason
 
 
+class Kept(InMemoryDataset):
+    def process(self):
+        self.save([graph(i) for i in range(1, 4)], self.processed_paths[0])
+
+    processed_file_names = "data.pt"
+
+
+def test_root_of_an_in_memory_dataset(tmp_path, read_all, assert_same):
+    Kept(str(tmp_path / "kept"), log=False)
+    assert (tmp_path / "kept/processed/pre_filter.pt").exists()
+    for folder in ("kept", "kept/processed"):
+        source = find_source(tmp_path / folder)
+        assert source.name == "pyg"
+        assert [p.num_records for p in source.partitions()] == [3]
+        assert [entry["name"] for entry in source.provenance()["files"]] == ["data.pt"]
+        graphs, rejects = read_all(tmp_path / folder, size=2)
+        assert rejects == []
+        for read, i in zip(graphs, (1, 2, 3), strict=True):
+            assert_same(read, graph(i))
+
+
+def test_notes_of_pyg_are_no_data(tmp_path):
+    for name in ("pre_transform.pt", "pre_filter.pt"):
+        torch.save("repr", tmp_path / name)
+    with pytest.raises(ValueError, match="cannot tell the format"):
+        find_source(tmp_path)
+
+
+def test_raw_files_of_a_root_come_first(tmp_path):
+    Kept(str(tmp_path), log=False)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/T_A.txt").write_text("1, 2\n2, 1\n")
+    (tmp_path / "raw/T_graph_indicator.txt").write_text("1\n1\n")
+    assert find_source(tmp_path).name == "tudataset"
+    assert find_source(tmp_path, format="pyg").spec == str(tmp_path / "processed/data.pt")
+
+
 def test_items_that_are_not_graphs_are_rejected(tmp_path, read_all):
     torch.save([graph(1), None, "text"], tmp_path / "a.pt")
     graphs, rejects = read_all(tmp_path / "a.pt")

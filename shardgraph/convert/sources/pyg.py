@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardgraph.convert.files import FileSource, FilesPartition
+from shardgraph.convert.files import FileSource, FilesPartition, suffix_of
 from shardgraph.convert.restore import describe, is_graph, restore_dict, restore_graph
-from shardgraph.convert.source import Option, Partition, Reject, file_stamps, spans
+from shardgraph.convert.source import Confidence, Option, Partition, Reject, file_stamps, spans
 from shardgraph.convert.torchfile import load_pt
 from shardgraph.errors import FormatError
 
@@ -24,13 +25,14 @@ class PygSource(FileSource):
 
     Collated are ``(data, slices)`` and ``(dict, slices, class)``, the files that
     `InMemoryDataset` keeps in ``processed``, also those written by PyG 1. A folder of ``.pt``
-    files is read file by file in the order of the numbers in their names.
+    files is read file by file in the order of the numbers in their names; of the root of a PyG
+    dataset, its folder ``processed``.
 
     Files hold pickles. Only PyG's, torch's and NumPy's own classes are read from them and no code
     is run; a subclass of `Data`, or anything else, is refused unless `trust_pickle` is set.
 
     Args:
-        spec: The file or folder.
+        spec: The file or folder, or the root of a dataset.
         trust_pickle: Hands the files to ``torch.load``, which runs whatever code they hold.
     """
 
@@ -49,6 +51,29 @@ class PygSource(FileSource):
     def __init__(self, spec: str, *, trust_pickle: bool = False) -> None:
         super().__init__(spec)
         self._trust = trust_pickle
+
+        path = Path(self.spec)
+        if path.is_dir() and not self.names(path) and (path / "processed").is_dir():
+            path /= "processed"
+        names = self.names(path) if path.is_dir() else []
+        # A file alone, as InMemoryDataset keeps it, is read in runs of graphs.
+        self.spec = str(path / names[0] if len(names) == 1 else path)
+
+    @classmethod
+    def recognise(cls, spec: str) -> Confidence | None:
+        """Certain of the suffixes; possible of a root, whose raw files may be known too."""
+        root = Path(spec) / "processed"
+        found = super().recognise(spec)
+        if found is None and root.is_dir() and cls.has_files(root):
+            found = Confidence.POSSIBLE
+        return found
+
+    @classmethod
+    def has_files(cls, folder: Path) -> bool:
+        """Whether a folder holds a .pt file that is not one of PyG's own notes."""
+        with os.scandir(folder) as entries:
+            names = (entry.name for entry in entries)
+            return any(suffix_of(Path(n)) in cls.suffixes and n not in _PYG_OWN for n in names)
 
     @classmethod
     def names(cls, folder: Path) -> list[str]:
