@@ -97,14 +97,17 @@ def full_disk_errno(error: BaseException) -> int | None:
 
 def _reserve(path: Path, nbytes: int) -> None:
     """Raises OSError if there is no room for a file of that size."""
+    if shutil.disk_usage(path.parent).free < nbytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows
-        if shutil.disk_usage(path.parent).free < nbytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return
     trial = path.with_name(f".{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         os.posix_fallocate(descriptor, 0, max(1, nbytes))
+    except OSError as error:
+        if error.errno in _FULL:  # others say that this file system cannot tell
+            raise
     finally:
         os.close(descriptor)
         trial.unlink()

@@ -37,7 +37,8 @@ class Numbers(Source):
 
     def read(self, partition):
         for i in range(partition.first, min(partition.first + self.size, self.count)):
-            time.sleep(self.delay)
+            if self.delay:
+                time.sleep(self.delay)
             if i == self.die:
                 os.kill(os.getpid(), signal.SIGKILL)
             if i in self.bad:

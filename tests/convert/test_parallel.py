@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def test_any_number_of_workers_makes_the_same_files(tmp_path, serial, workers):
 def test_types_met_by_two_workers_are_what_comes_first(tmp_path, serial):
     run(tmp_path / "out", Typed(odd=range(80, 100)), on_error="skip", workers=2)
     assert contents(tmp_path / "out") == serial["typed"]
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned(tmp_path, serial, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    run(tmp_path / "out", Numbers(bad=BAD, odd=ODD), workers=2, **OPTIONS)
+    assert contents(tmp_path / "out") == serial["plain"]
 
 
 def test_threads_make_the_same_files(tmp_path, serial):
