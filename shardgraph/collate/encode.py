@@ -260,7 +260,7 @@ class _StoreEncoder:
 
     def check_can_be_empty(self, who_lacks: str) -> None:
         """Raises SchemaError if no empty store can stand for this type in a graph that lacks it."""
-        if name := self.store.has_no_empty_form:
+        if name := self.store.without_empty_form:
             raise SchemaError(
                 f"{who_lacks} the type {self.store.key!r}, whose attribute {name!r} "
                 "has no empty form; give every graph that type"

@@ -172,6 +172,16 @@ class Store:
             raise FormatError(f"a store's key must be None, a node type or an edge type: {key!r}")
 
     @property
+    def without_empty_form(self) -> str | None:
+        """An attribute for which a graph that lacks this type would have no value; None: none."""
+        for attribute in self.attributes:
+            column = attribute.column
+            is_rows = attribute.kind == "tensor" and column is not None and not column.per_graph
+            if not is_rows and attribute.kind != "num_nodes":
+                return attribute.name
+        return None
+
+    @property
     def node_axis(self) -> str | None:
         """Axis of the nodes: "node" or "node/<type>". None for an edge type."""
         if isinstance(self.key, tuple):
@@ -293,14 +303,24 @@ class Schema:
         """This schema, with the node and edge types that only ``other`` has added at the end.
 
         Raises:
-            SchemaError: if a store or the class differs between the two.
+            SchemaError: if a store or the class differs between the two, or if a type that only one
+                has cannot be empty in the graphs of the other.
         """
         if self == other:
             return self
         if (self.data_class, self.is_hetero) != (other.data_class, other.is_hetero):
             raise SchemaError(f"class {other.data_class!r} where {self.data_class!r} was expected")
         stores = {store.key: store for store in self.stores}
-        for store in other.stores:
+        mine, others = (schema.stores for schema in (self, other))
+        for store in (*mine, *others):
+            lacking = other if store in mine else self
+            name = None if store.key is None else store.without_empty_form
+            if name is not None and lacking.store(store.key) is None:
+                raise SchemaError(
+                    f"some graphs lack the type {store.key!r}, whose attribute {name!r} has no "
+                    "empty form; give every graph that type"
+                )
+        for store in others:
             if stores.setdefault(store.key, store) != store:
                 raise SchemaError(f"the store {store.key!r} has other attributes: {store}")
         return replace(self, stores=canonical(tuple(stores.values())))

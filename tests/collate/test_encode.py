@@ -295,6 +295,19 @@ def test_numbers_and_values_of_parts_have_no_empty_form(value):
         encoder.encode(typed(a={"num_nodes": 1}, b={"num_nodes": 1, "v": value}), 1)
 
 
+def test_schemas_of_two_parts_of_a_dataset_agree_on_what_may_lack():
+    plain, more, text = GraphEncoder(), GraphEncoder(), GraphEncoder()
+    plain.encode(typed(a={"num_nodes": 1}), 0)
+    more.encode(typed(a={"num_nodes": 1}, b={"x": torch.zeros(1, 1)}), 0)
+    text.encode(typed(a={"num_nodes": 1}, b={"name": "b"}), 0)
+    keys = [store.key for store in plain.schema.merged(more.schema).stores]
+    assert keys == [store.key for store in more.schema.merged(plain.schema).stores]
+    for one, other in ((plain, text), (text, plain)):
+        with pytest.raises(SchemaError, match="some graphs lack the type 'b', whose attribute 'na"):
+            one.schema.merged(other.schema)
+    assert text.schema.merged(text.schema) == text.schema
+
+
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")
 def test_edges_need_nodes_that_are_counted():
     data = typed(a={"x": torch.zeros(2, 1)}, b={"note": torch.zeros(2)})
