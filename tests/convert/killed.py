@@ -2,7 +2,8 @@
 
 ``killed.py FOLDER steps STRIDE`` kills one before each STRIDE-th step that it takes on disk,
 ``killed.py FOLDER random SEED COUNT WORKERS`` some at random moments. Each conversion is a process
-of its own, forked from this one, which has loaded all it needs.
+of its own, forked from this one, which has loaded all it needs. With SHUFFLE in the environment
+they write in random order.
 """
 
 import os
@@ -17,12 +18,14 @@ from numbers_source import Numbers, contents
 
 from shardgraph import convert
 
+SHUFFLE = int(os.environ["SHUFFLE"]) if "SHUFFLE" in os.environ else None
 _STEPS = ("replace", "fsync", "unlink", "rmdir", "mkdir")
 
 
 def convert_here(out, workers=1, delay=0.0):
     source = Numbers(count=90, size=30, bad={4, 40}, delay=delay)
-    convert(source, out, workers=workers, on_error="skip", shard_size=2000, progress=False)
+    options = {"on_error": "skip", "shard_size": 2000, "progress": False, "shuffle": SHUFFLE}
+    convert(source, out, workers=workers, **options)
 
 
 def say(text):

@@ -17,10 +17,10 @@ HERE = Path(__file__).resolve().parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
 
 
-def killed(folder, *args):
+def killed(folder, *args, **environment):
     done = subprocess.run(
         [sys.executable, HERE / "killed.py", folder, *map(str, args)],
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -55,8 +55,9 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_at_every_step_and_resumed(tmp_path):
-    assert "killed before" in killed(tmp_path, "steps", 1)
+@pytest.mark.parametrize("environment", [{}, {"SHUFFLE": "7"}], ids=["in order", "shuffled"])
+def test_killed_at_every_step_and_resumed(tmp_path, environment):
+    assert "killed before" in killed(tmp_path, "steps", 1, **environment)
 
 
 @pytest.mark.slow
