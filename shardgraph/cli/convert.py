@@ -104,7 +104,9 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
             continue  # one option with that of the conversion
         text = f"{', '.join(formats)}: {option.help}".replace("%", "%%")
         kind: dict[str, Any] = {"type": option.type, "metavar": option.type.__name__.upper()}
-        if option.many:
+        if option.repeated:
+            kind = {"type": option.type, "action": "append", "metavar": "VALUE"}
+        elif option.many:
             kind = {"type": words, "metavar": "LIST"}
         elif option.type is bool:
             kind = {"action": argparse.BooleanOptionalAction}

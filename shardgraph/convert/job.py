@@ -116,7 +116,7 @@ def make_job(
         skip=on_error == "skip",
         shard_size=size,
         compression=compression,
-        varying=frozenset(varying),
+        varying=frozenset(varying) | source.varying(),
         split=rule,
     )
 

@@ -32,6 +32,7 @@ _BUILTIN: dict[str, str] = {
     "parquet": "shardgraph.convert.sources.parquet:ParquetSource",
     "dgl-csv": "shardgraph.convert.sources.dgl_csv:DglCsvSource",
     "ondisk": "shardgraph.convert.sources.ondisk:OnDiskSource",
+    "shardgraph": "shardgraph.convert.sources.shardgraph:ShardgraphSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
 

@@ -56,6 +56,8 @@ class Option:
     default: str | int | float | bool | None = None
     many: bool = False
     """Takes a list of values; the default None then means "recognise them" or "none"."""
+    repeated: bool = False
+    """The command line takes one value of the list at a time, as paths may hold commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,10 @@ class Source(ABC):
         Records are counted from 0 over all partitions, rejected ones included.
         """
         return {}
+
+    def varying(self) -> frozenset[str]:
+        """Names of tensors whose trailing shape differs from graph to graph, where it is known."""
+        return frozenset()
 
     def provenance(self) -> dict[str, Any]:
         """What the manifest tells of the origin of the graphs: JSON values, no absolute path.
