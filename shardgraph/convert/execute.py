@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -21,9 +21,8 @@ from shardgraph.convert.pool import process_pool
 from shardgraph.convert.worker import run_task
 from shardgraph.errors import ConversionError
 
-_LOOK_SECONDS = 0.2  # between looks at the workers while nothing is finished
+_LOOK_SECONDS = 0.5  # a wait without end would not notice Ctrl-C on every system
 _PATIENCE_SECONDS = 30.0  # for tasks in a foreign executor to notice that they are to stop
-_END_SECONDS = 5.0  # for the processes of a broken pool to be gone
 
 Advance = Callable[[int], None]
 
@@ -49,8 +48,7 @@ def _run_in_foreign(job: Job, tasks: Sequence[Task], executor: Executor, advance
     stop = Journal(job.out).directory / f"stop-{token_hex(8)}"
     futures = _submit(executor, replace(job, stop=stop), tasks)
     try:
-        for _ in _finished(futures, advance):
-            pass
+        _finish(futures, advance)
     except BaseException:
         stop.touch()
         for future in futures:
@@ -62,13 +60,14 @@ def _run_in_foreign(job: Job, tasks: Sequence[Task], executor: Executor, advance
 def _run_in_processes(job: Job, tasks: Sequence[Task], workers: int, advance: Advance) -> None:
     with process_pool(workers) as (pool, children):
         futures = _submit(pool, job, tasks)
-        children()
+        started = set(children())
         try:
-            for _ in _finished(futures, advance):
-                children()
+            _finish(futures, advance)
         except BrokenProcessPool as error:
+            # The pool's thread reads the exit codes; of two that read one, one gets it wrong.
+            pool.shutdown()
             broken = [futures[future] for future in futures if _is_broken(future)]
-            raise _died(job, broken, children()) from error
+            raise _died(job, broken, started) from error
 
 
 def _submit(executor: Executor, job: Job, tasks: Sequence[Task]) -> dict[Future[int], Task]:
@@ -98,15 +97,14 @@ def _mark(job: Job, pid: int) -> Path:
     return Journal(job.out).directory / f"running-{pid}-{threading.get_native_id()}"
 
 
-def _finished(futures: dict[Future[int], Task], advance: Advance) -> Iterator[None]:
-    """Waits for all futures, with a look around now and then; the first error is raised."""
+def _finish(futures: dict[Future[int], Task], advance: Advance) -> None:
+    """Waits for all futures; the first error is raised."""
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
         # The workers die of their own errors too: the reason goes before what it broke.
         for future in sorted(done, key=_is_broken):
             advance(future.result())
-        yield
 
 
 def _is_broken(future: Future[int]) -> bool:
@@ -119,8 +117,6 @@ def _is_broken(future: Future[int]) -> bool:
 
 def _died(job: Job, broken: list[Task], children: set[BaseProcess]) -> ConversionError:
     """The error that names what the worker that died was at."""
-    for process in children:
-        process.join(_END_SECONDS)
     # The pool ends the others, with SIGTERM.
     ended = (None, 0, -signal.SIGTERM)
     dead = [process for process in children if process.exitcode not in ended]
