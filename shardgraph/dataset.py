@@ -224,11 +224,13 @@ class ShardedDataset(Dataset):
     def __getitem__(self, idx: Any) -> Any:
         """A graph (int), or a subset (slice, list, tensor, array, mask), as in PyG."""
         zero_dim = isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0
-        if isinstance(idx, int) or (zero_dim and idx.dtype not in _BOOLS):
+        if isinstance(idx, (int, np.integer)) or (zero_dim and idx.dtype not in _BOOLS):
             idx = int(idx)  # also True and False, as lists take them
             if not -len(self) <= idx < len(self):
                 raise IndexError(f"graph {idx} of a dataset of {len(self)} graphs")
-        return super().__getitem__(idx)
+            data = self.get(int(self.indices()[idx]))
+            return data if self.transform is None else self.transform(data)
+        return self.index_select(idx)
 
     def index_select(self, idx: Any) -> ShardedDataset:
         """The subset at ``idx``: a slice (float ends are fractions), indices, or a bool mask.

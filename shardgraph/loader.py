@@ -17,8 +17,10 @@ from torch_geometric.loader.dataloader import Collater
 from shardgraph.collate import (
     Batcher,
     Crossing,
+    Memory,
     PackedBatch,
     batches_from_columns,
+    ordinary_memory,
     shared_memory,
 )
 from shardgraph.collate.values import class_name
@@ -135,6 +137,7 @@ class GraphLoader(DataLoader[Any]):
             follow_batch=tuple(follow_batch or ()),
             exclude_keys=tuple(exclude_keys or ()),
             batch_transform=batch_transform,
+            most_on_their_way=num_workers * (prefetch_factor or 2) + 2,
         )
         self._progress = _Progress()
         super().__init__(
@@ -332,7 +335,9 @@ class _Collator:
         follow_batch: tuple[str, ...],
         exclude_keys: tuple[str, ...],
         batch_transform: Callable[[Any], Any] | None,
+        most_on_their_way: int,
     ) -> None:
+        self._most_on_their_way = most_on_their_way
         self._follow = follow_batch
         self._exclude = exclude_keys
         self._transform = batch_transform
@@ -356,19 +361,25 @@ class _Collator:
             )
         return self._batcher
 
+    def _shared(self, nbytes: int) -> Memory:
+        return shared_memory(nbytes, keep=self._most_on_their_way)
+
     def __call__(self, graphs: ShardedDataset) -> Any:
         in_worker = get_worker_info() is not None
         if self._per_graph is not None:
             batch = self._per_graph(graphs.__getitems__(range(len(graphs))))
         else:
             plain = self._transform is None
-            packed = self.batcher.pack(graphs.selection(), shared=in_worker and plain)
+            crosses = in_worker and plain
+            packed = self.batcher.pack(
+                graphs.selection(), self._shared if crosses else ordinary_memory
+            )
             if plain:
                 return packed
             batch = packed.unpack()
         if self._transform is not None:
             batch = self._transform(batch)
-        return Crossing.of(batch, shared_memory) if in_worker else batch
+        return Crossing.of(batch, self._shared) if in_worker else batch
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batcher": None}
@@ -399,7 +410,7 @@ def _has_other_rules(dataset: ShardedDataset) -> bool:
 
 def _unwrapped(dataset: Any) -> ShardedDataset:
     """The dataset itself; a ``torch.utils.data.Subset`` becomes a subset of ours."""
-    if isinstance(dataset, Subset):
+    if type(dataset) is Subset:
         inner = _unwrapped(dataset.dataset)
         return inner.index_select(np.asarray(dataset.indices, np.int64))
     if not isinstance(dataset, ShardedDataset):

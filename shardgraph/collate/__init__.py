@@ -1,7 +1,7 @@
 """Graphs to columns, and columns to PyG objects: the only place where PyG's rules are applied."""
 
 from shardgraph.collate.batch import Batcher, batches_from_columns
-from shardgraph.collate.buffer import shared_memory
+from shardgraph.collate.buffer import Memory, ordinary_memory, shared_memory
 from shardgraph.collate.crossing import Crossing
 from shardgraph.collate.decode import GraphDecoder, known_class
 from shardgraph.collate.encode import GraphEncoder
@@ -12,8 +12,10 @@ __all__ = [
     "Crossing",
     "GraphDecoder",
     "GraphEncoder",
+    "Memory",
     "PackedBatch",
     "batches_from_columns",
     "known_class",
+    "ordinary_memory",
     "shared_memory",
 ]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.data.data import BaseData
 
-from shardgraph.collate.buffer import ordinary_memory, shared_memory
+from shardgraph.collate.buffer import Allocate, ordinary_memory
 from shardgraph.collate.decode import GraphDecoder, along, decoder_of
 from shardgraph.collate.packed import PackedBatch, Packing, Views
 from shardgraph.collate.recorded import Rules
@@ -104,14 +104,14 @@ class Batcher:
             self._packs.append(_pack_batch_vector(str(store.node_axis)))
         self._stores.append((store, attributes))
 
-    def pack(self, selection: Selection, *, shared: bool = False) -> PackedBatch:
-        """The batch of a selection as one buffer, in shared memory if it is to cross a process."""
+    def pack(self, selection: Selection, allocate: Allocate = ordinary_memory) -> PackedBatch:
+        """The batch of a selection as one buffer, from ``allocate``."""
         if selection.num_graphs == 0:
             raise ValueError("a batch needs at least one graph")
         packing = Packing(selection)
         for pack in self._packs:
             pack(packing)
-        return packing.finish(shared_memory if shared else ordinary_memory).attach(self)
+        return packing.finish(allocate).attach(self)
 
     def unpack(self, packed: PackedBatch) -> BaseData:
         """The PyG ``Batch`` of a packed one."""

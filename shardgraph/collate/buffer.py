@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shardgraph.collate.shared import SharedBlock, can_share
 from shardgraph.format.layout import COMPLEX, STORAGE
 from shardgraph.format.packed import Field
 
@@ -23,15 +26,32 @@ TORCH: Final = {name: getattr(torch, name) for name in STORAGE if hasattr(torch,
 CPU: Final = torch.device("cpu")
 
 
-def ordinary_memory(nbytes: int) -> Tensor:
-    """An uninitialised buffer."""
-    return torch.empty(nbytes, dtype=torch.uint8)
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A buffer for a batch, and what to send of it to another process."""
+
+    tensor: Tensor
+    sent: Any
+    """The tensor itself, or a `SharedBlock` of it; it arrives as a tensor."""
 
 
-def shared_memory(nbytes: int) -> Tensor:
-    """An uninitialised buffer in shared memory, as torch's own collate makes them in workers."""
+Allocate: TypeAlias = "Callable[[int], Memory]"
+
+
+def ordinary_memory(nbytes: int) -> Memory:
+    """A buffer of this process."""
+    tensor = torch.empty(nbytes, dtype=torch.uint8)
+    return Memory(tensor, tensor)
+
+
+def shared_memory(nbytes: int, *, keep: int) -> Memory:
+    """A buffer that another process can open; ``keep`` of them may be on their way to it."""
+    if can_share():
+        block = SharedBlock(nbytes, keep=keep)
+        return Memory(block.tensor, block)
     storage = torch.UntypedStorage._new_shared(max(nbytes, 1))
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
+    tensor = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
+    return Memory(tensor, tensor)
 
 
 def view(storage: Any, start: int, field: Field, device: torch.device) -> Tensor:

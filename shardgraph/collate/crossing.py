@@ -14,32 +14,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardgraph.collate.buffer import CPU, TORCH, view
+from shardgraph.collate.buffer import CPU, TORCH, Allocate, view
 from shardgraph.format.packed import BufferLayout, Field
 
 
 class Crossing:
     """An object on its way to another process: one block of bytes and a pickle of the rest."""
 
-    __slots__ = ("_buffer", "_fields", "_pickle")
+    __slots__ = ("_buffer", "_fields", "_pickle", "_sent")
 
-    def __init__(self, buffer: Tensor, fields: list[Any], rest: bytes) -> None:
+    def __init__(self, buffer: Tensor, fields: list[Any], rest: bytes, *, sent: Any = None) -> None:
         self._buffer = buffer
+        self._sent = buffer if sent is None else sent
         self._fields = fields
         self._pickle = rest
 
     @classmethod
-    def of(cls, value: Any, allocate: Any) -> Crossing:
+    def of(cls, value: Any, allocate: Allocate) -> Crossing:
         """Packs an object; ``allocate(nbytes)`` gives the block."""
         file = io.BytesIO()
         pickler = _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
         pickler.dump(value)
-        buffer = allocate(pickler.layout.nbytes)
+        memory = allocate(pickler.layout.nbytes)
+        buffer = memory.tensor
         storage, start = buffer.untyped_storage(), int(buffer.storage_offset())
         for tensor, field in zip(pickler.tensors, pickler.layout.fields, strict=False):
             view(storage, start, field, CPU).copy_(tensor)
         fields = [tuple(field) for field in pickler.layout.fields]
-        return cls(buffer, fields, file.getvalue())
+        return cls(buffer, fields, file.getvalue(), sent=memory.sent)
 
     def unpack(self) -> Any:
         """The object again, its tensors views of the block."""
@@ -50,7 +52,7 @@ class Crossing:
         return Crossing(self._buffer.pin_memory(), self._fields, self._pickle)
 
     def __reduce__(self) -> Any:
-        return Crossing, (self._buffer, self._fields, self._pickle)
+        return Crossing, (self._sent, self._fields, self._pickle)
 
 
 class _Pickler(pickle.Pickler):

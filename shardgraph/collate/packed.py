@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
-from shardgraph.collate.buffer import CPU, ITEMSIZE, view
+from shardgraph.collate.buffer import CPU, ITEMSIZE, Allocate, view
 from shardgraph.format.layout import COMPLEX, STORAGE
 from shardgraph.format.packed import BufferLayout, Field
 from shardgraph.shards.gather import Selection
@@ -35,11 +36,19 @@ class PackedBatch:
     device, the rest what PyG keeps on the CPU (slices and increments).
     """
 
-    __slots__ = ("_batcher", "buffer", "device_nbytes", "host", "record")
+    __slots__ = ("_batcher", "_sent", "buffer", "device_nbytes", "host", "record")
 
-    def __init__(self, buffer: Tensor, record: Record, batcher: Unpacker | None = None) -> None:
+    def __init__(
+        self,
+        buffer: Tensor,
+        record: Record,
+        batcher: Unpacker | None = None,
+        *,
+        sent: Any = None,
+    ) -> None:
         self.buffer = buffer
         self.host = buffer
+        self._sent = buffer if sent is None else sent
         self.record = record
         self.device_nbytes = record.device_nbytes
         self._batcher = batcher
@@ -89,7 +98,7 @@ class PackedBatch:
         fields = [tuple(field) for field in record.fields]
         kept = [tuple(field) for field in record.kept]
         rest = (record.numbers, record.objects, record.num_nodes)
-        return _rebuilt, (self.host, record.num_graphs, record.device_nbytes, fields, kept, *rest)
+        return _rebuilt, (self._sent, record.num_graphs, record.device_nbytes, fields, kept, *rest)
 
 
 @dataclass(slots=True)
@@ -152,11 +161,11 @@ class Packing:
             self.fills.append((-1 - number, lambda out: np.copyto(out, values)))
         return number
 
-    def finish(self, allocate: Callable[[int], Tensor]) -> PackedBatch:
+    def finish(self, allocate: Allocate) -> PackedBatch:
         """Allocates the buffer and fills it."""
         start, device_fields = self.device.nbytes, self.device.fields
         buffer = allocate(start + self.host.nbytes)
-        memory = buffer.numpy()
+        memory = buffer.tensor.numpy()
         host_fields = [Field(d, shape, offset + start) for d, shape, offset in self.host.fields]
         for number, fill in self.fills:
             field = device_fields[number] if number >= 0 else host_fields[-1 - number]
@@ -170,7 +179,7 @@ class Packing:
             objects=self.objects,
             num_nodes=self.num_nodes,
         )
-        return PackedBatch(buffer, record)
+        return PackedBatch(buffer.tensor, record, sent=buffer.sent)
 
 
 def _array(memory: NDArray[np.uint8], field: Field) -> NDArray[Any]:
@@ -178,6 +187,12 @@ def _array(memory: NDArray[np.uint8], field: Field) -> NDArray[Any]:
     shape = (*field.shape, 2) if field.dtype in COMPLEX else field.shape
     array: NDArray[Any] = np.ndarray(shape, dtype, memory, field.offset)
     return array
+
+
+@lru_cache(maxsize=8)
+def _constants(num_graphs: int) -> tuple[Tensor, Tensor]:
+    """Slices of attributes with one row a graph, and increments of none; shared by batches."""
+    return torch.arange(num_graphs + 1), torch.zeros(num_graphs, dtype=torch.int64)
 
 
 class Views:
@@ -207,8 +222,7 @@ class Views:
         self.host_storage = packed.host.untyped_storage()
         self.host_start = int(packed.host.storage_offset())
         self.device = packed.buffer.device
-        self.arange = torch.arange(record.num_graphs + 1)
-        self.zeros = torch.zeros(record.num_graphs, dtype=torch.int64)
+        self.arange, self.zeros = _constants(record.num_graphs)
         self._numbers = iter(record.numbers)
         self._objects = iter(record.objects)
         self._kept: dict[int, Tensor] = {}

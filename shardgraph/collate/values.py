@@ -206,5 +206,5 @@ def check_num_nodes(value: Any) -> None:
     Raises:
         SchemaError: if it is not a non-negative int.
     """
-    if type(value) is not int or value < 0:
-        raise mismatch("num_nodes", "a non-negative int", repr(value))
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise mismatch("num_nodes", "a non-negative int of 64 bits", repr(value))

@@ -31,7 +31,11 @@ class _Total:
     statistics: Statistics = field(default_factory=Statistics.empty)
     records: Counter[str] = field(default_factory=Counter)
 
+    first_reject: str = ""
+
     def add(self, step: Step) -> None:
+        if step.rejects and not self.first_reject:
+            self.first_reject = f". The first rejected: {step.rejects[0][1]}"
         self.schema = step.schema if self.schema is None else self.schema
         if step.schema is not None and self.schema is not None:
             self.schema = self.schema.merged(step.schema)
@@ -91,7 +95,7 @@ def assemble(
     if not total.shards:
         raise ConversionError(
             f"none of {records['read']} records became a graph ({records['rejected']} rejected, "
-            f"{records['filtered']} filtered); a dataset needs at least one"
+            f"{records['filtered']} filtered); a dataset needs at least one{total.first_reject}"
         )
     steps = (step for task in tasks for step in journal.steps(task.number))
     subsets = splits(steps, sum(entry.num_graphs for entry in total.shards))

@@ -121,7 +121,14 @@ def find_source(
             f"the {cls.name} source has no option {', '.join(unknown)}; "
             f"it has {', '.join(sorted(known)) or 'none'}"
         )
+    if cls in _paths() and not Path(spec).exists():
+        raise FileNotFoundError(f"no such file or folder: {spec}")
     return cls(spec, **given)
+
+
+def _paths() -> set[type[Source]]:
+    """The built-in sources, which read paths; but for the one that calls functions."""
+    return {source_class(name) for name in _BUILTIN if name not in {"python", *_REGISTERED}}
 
 
 def _recognise(spec: str) -> type[Source]:

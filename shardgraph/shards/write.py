@@ -127,6 +127,8 @@ class ShardBuffer:
                 parts = self._columns[name] = _ColumnParts(columns[name], rules[name])
             parts.append(graph, cell)
             self.nbytes += len(cell.payload)
+        if not record.cells:
+            self.nbytes += 8 * len(record.sizes)  # or graphs of nothing but a size never end one
         for axis, size in record.sizes.items():
             self._sizes.setdefault(axis, {})[graph] = size
         self.num_graphs += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,7 +78,9 @@ def _xyz_texts(path: Path, offset: int, line: int) -> Iterator[tuple[int, int, b
                 continue
             if not first.strip().isdigit():
                 raise FormatError(f"{path}, line {line}: {first!r} is not a number of atoms")
-            text = first + b"".join(itertools.islice(stream, int(first) + 1))
+            # No file has more lines than that, and islice counts no further.
+            num_lines = min(int(first) + 1, sys.maxsize)
+            text = first + b"".join(itertools.islice(stream, num_lines))
             yield line, offset, text
             offset, line = offset + len(text), line + text.count(b"\n")
 
@@ -124,6 +127,8 @@ def opened(path: Path) -> Iterator[_Database | _Trajectory]:
     if suffix_of(path) == ".db":
         from ase.db import connect
 
+        if not is_ase_db(path):
+            raise FormatError(f"{path} is not a database of ASE")
         with connect(str(path)) as database:  # type: ignore[no-untyped-call]
             yield _Database(database)
     else:

@@ -56,6 +56,9 @@ class EdgeTables:
         source, target = (self._edges[name][rows] for name in self._edge_columns.ids)
         ids, values = self._of_nodes(number)
         if ids is None:
+            if (source.dtype.kind in "iu") != (target.dtype.kind in "iu"):
+                kinds = " and ".join(self._edge_columns.ids)
+                raise ValueError(f"the columns {kinds} have ids of two kinds, numbers and text")
             ids = np.unique(np.concatenate([source, target]))
         edge_index = np.stack([_positions(ids, source), _positions(ids, target)])
         attr = _matrix(self._edges, self._edge_columns.values, rows)

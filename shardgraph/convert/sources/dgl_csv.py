@@ -1,6 +1,7 @@
 """A folder of DGL's CSVDataset: a YAML file that names the CSV files of nodes, edges and graphs.
 
-The layout is described at https://www.dgl.ai/dgl_docs/guide/data-loadcsv.html.
+The layout is described at https://www.dgl.ai/dgl_docs/guide/data-loadcsv.html; that of its version
+0.0.1, before DGL 0.8, had other names in the YAML file and is read too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
 
 _META = ("meta.yaml", "meta.yml", "csv_meta.yml", "csv_meta.yaml")
+_PARTS = {"nodes": "node_data", "edges": "edge_data", "graphs": "graph_data"}
 # What DGL calls things, by the key of the YAML that may say otherwise.
 _FIELDS = {
     "graph_id_field": "graph_id",
@@ -133,13 +135,19 @@ def _load(
     if path is None:
         raise FormatError(f"{folder} has none of {', '.join(_META)}")
     try:
-        meta = yaml.safe_load(path.read_text(encoding="utf-8"))
-        nodes, edges = list(meta["nodes"]), list(meta["edges"])
+        meta = _parts(yaml.safe_load(path.read_text(encoding="utf-8-sig")))
+        nodes, edges = meta["nodes"], meta["edges"]
         hetero = any("ntype" in told for told in nodes) or any("etype" in told for told in edges)
         node_stores = [_store(folder, told, ("node_id_field",)) for told in nodes]
         edge_stores = [_store(folder, told, ("src_id_field", "dst_id_field")) for told in edges]
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise FormatError(f"{path}: {type(error).__name__}: {error}") from error
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise FormatError(
+            f"{path} is not the description of a CSVDataset, with node_data and edge_data: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    keys = [store.key for store in (*node_stores, *edge_stores)]
+    if len(set(keys)) < len(keys):
+        raise FormatError(f"{path}: two files are of one type, {max(keys, key=keys.count)!r}")
     graphs = _columns(folder, meta["graphs"]) if "graphs" in meta else {}
     if graphs:
         field = meta["graphs"].get("graph_id_field", _FIELDS["graph_id_field"])
@@ -158,6 +166,21 @@ def _load(
         },
         hetero=hetero,
     )  # fmt: skip
+
+
+def _parts(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What the YAML says of nodes, edges and graphs, each file with its separator."""
+    found: dict[str, Any] = {}
+    for key, name in _PARTS.items():
+        told = meta.get(name, meta.get(key))
+        if told is None and key != "graphs":
+            raise KeyError(name)
+        separator = {"separator": meta.get("separator", ",")}
+        if isinstance(told, list):
+            found[key] = [separator | entry for entry in told]
+        elif told is not None:
+            found[key] = separator | told
+    return found
 
 
 def _store(folder: Path, told: Mapping[str, Any], id_fields: Sequence[str]) -> _Store:
@@ -192,7 +215,10 @@ def _store(folder: Path, told: Mapping[str, Any], id_fields: Sequence[str]) -> _
 
 def _columns(folder: Path, told: Mapping[str, Any]) -> dict[str, NDArray[np.str_]]:
     """The named columns of a CSV file, as text."""
-    table = tables.open_table(str(folder / told["file_name"]), delimiter=told.get("separator", ","))
+    path = folder / told["file_name"]
+    if folder.resolve() not in path.resolve().parents:
+        raise FormatError(f"{folder}: the file {told['file_name']!r} is not in it")
+    table = tables.open_table(str(path), delimiter=told["separator"])
     rows = []
     for row in table.rows():
         if row.error is not None:

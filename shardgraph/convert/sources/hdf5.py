@@ -164,14 +164,17 @@ class Hdf5Source(FileSource):
                         yield self._of_group(file[name])
                     else:
                         yield self._of_row(file, name)
-                except (KeyError, OSError, TypeError, ValueError) as error:
+                except (LookupError, OSError, TypeError, ValueError) as error:
                     reason = f"{type(error).__name__}: {error}"
                     yield Reject(file=str(path), record=record, reason=reason)
 
     def _count(self, file: h5py.File) -> int:
         if self._plan.groups:
             return len(file)
-        lengths = {len(file[path]) for paths in self._plan.attributes.values() for path in paths}
+        paths = [path for paths in self._plan.attributes.values() for path in paths]
+        if absent := [path for path in paths if not _is_dataset(file.get(path))]:
+            raise FormatError(f"{file.filename} has no array {', '.join(absent)}")
+        lengths = {len(file[path]) for path in paths}
         if len(lengths) != 1:
             raise FormatError(
                 f"{file.filename} has no group per graph, and its arrays have {sorted(lengths)} "
@@ -182,8 +185,9 @@ class Hdf5Source(FileSource):
     @cached_property
     def _plan(self) -> _Plan:
         with _opened(self.files()[0]) as file:
-            groups = [file[name] for name in list(file)[:_SNIFFED_GROUPS]]
-            groups = [group for group in groups if not _is_dataset(group)]
+            # None: a link that leads nowhere.
+            groups = [file.get(name) for name in list(file)[:_SNIFFED_GROUPS]]
+            groups = [group for group in groups if group is not None and not _is_dataset(group)]
             first: h5py.Group = groups[0] if groups else file
             attributes = {
                 name: _expand(first, self._given.get(name) or _known(first, paths))
@@ -223,6 +227,9 @@ class Hdf5Source(FileSource):
         values = self._values(lambda path: file[path][row])
         if self._num_nodes is not None:
             nodes = np.arange(int(file[self._num_nodes][row]))
+            most = min((len(values[n]) for n in values.keys() - {"y", "edge_index"}), default=None)
+            if most is not None and len(nodes) > most:
+                raise ValueError(f"{len(nodes)} nodes in arrays of {most} rows")
         elif self._mask is not None:
             nodes = np.flatnonzero(file[self._mask][row])
         else:

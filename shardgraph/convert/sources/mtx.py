@@ -103,6 +103,8 @@ def _read(path: Path) -> _Matrix:
             raise FormatError(f"{path}, line {number}: {sizes.strip()!r} are not sizes") from error
         if min(num_rows, num_columns) < 0 or len(num_entries) != (told["layout"] == "coordinate"):
             raise FormatError(f"{path}, line {number}: {sizes.strip()!r} are not sizes")
+        if max(num_rows, num_columns, *num_entries) >= 1 << 63:
+            raise FormatError(f"{path}, line {number}: {sizes.strip()!r} are beyond 64 bits")
         shape = (num_rows, num_columns)
         if told["symmetry"] != "general" and num_rows != num_columns:
             raise FormatError(f"{path}: a {told['symmetry']} matrix of {shape} is not square")

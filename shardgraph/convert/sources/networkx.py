@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,7 +133,7 @@ class NetworkxSource(FileSource):
                 continue
             try:
                 yield self._build(graph)
-            except (LookupError, TypeError, ValueError) as error:
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 yield Reject(file=str(path), record=f"graph {number}", reason=reason)
 
@@ -199,6 +200,8 @@ class NetworkxSource(FileSource):
         plan = self._plan
         ids = [node for node, _ in graph.nodes]
         number = {node: i for i, node in enumerate(ids)}
+        if len(number) < len(ids):
+            raise ValueError(f"node {Counter(ids).most_common(1)[0][0]!r} is there twice")
         edges, attributes = [], []
         for source, target, told in graph.edges:
             edges.append((number[source], number[target]))
@@ -260,7 +263,7 @@ def _numeric(values: Sequence[Any]) -> bool:
 def _kind_of_ids(ids: Sequence[Sequence[Any]]) -> str:
     if all(list(nodes) == list(range(len(nodes))) for nodes in ids):
         return "none"
-    integers = all(type(node) is int for nodes in ids for node in nodes)
+    integers = all(type(node) is int and -(1 << 63) <= node < 1 << 63 for n in ids for node in n)
     return "integers" if integers else "text"
 
 
@@ -281,7 +284,7 @@ def _read(path: Path) -> Iterator[_Graph | str]:
         elif suffix == ".json":
             try:
                 value = json.load(stream)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise FormatError(f"{path} is not JSON: {error}") from error
             for item in value if isinstance(value, list) else [value]:
                 yield _guarded(_node_link, item)
@@ -294,8 +297,8 @@ def _guarded(parse: Callable[[Any], _Graph], value: Any) -> _Graph | str:
 
     try:
         return parse(value)
-    except (nx.NetworkXException, ArithmeticError, LookupError, SyntaxError, TypeError,
-            ValueError) as error:  # fmt: skip
+    except (nx.NetworkXException, ArithmeticError, LookupError, RecursionError, SyntaxError,
+            TypeError, ValueError) as error:  # fmt: skip
         return f"{type(error).__name__}: {error}"
 
 
@@ -370,7 +373,7 @@ def _read_atlas(path: Path, stream: Iterable[bytes]) -> Iterator[_Graph]:
             num_nodes, edges = None, []
         elif first == b"NODES" and second.isdigit():
             num_nodes = int(second)
-        elif first.isdigit() and second.isdigit():
+        elif first.isdigit() and second.isdigit() and num_nodes is not None:
             edges.append((int(first), int(second), {}))
         else:
             raise FormatError(f"{path}, line {number}: {line!r} is neither GRAPH, NODES nor edge")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _LOADTXT_PROBLEM = re.compile(r"(?:at|on) row (\d+)")
 
+_MOST_EMPTY = 1000  # graphs per node: what is beyond is a wrong number, not empty graphs
+_MOST_LABELS = 100_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arrays:
@@ -159,6 +162,8 @@ def _load(
         raise FormatError(f"{start}_graph_*.txt: {len(y)} targets for {num_graphs} graphs")
     if num_nodes and indicator.min() < 0:
         raise FormatError(f"{start}_graph_indicator.txt: graphs are counted from 1")
+    if num_graphs > _MOST_EMPTY * (num_nodes + 1) and y is None:
+        raise FormatError(f"{start}_graph_indicator.txt: graph {num_graphs} of {num_nodes} nodes")
     by_graph = np.argsort(indicator, kind="stable")
     node_ptr = _ptr(indicator, num_graphs)
     position = np.empty(num_nodes, dtype=np.int64)
@@ -237,6 +242,11 @@ def _features(start: Path, of: str, num_rows: int) -> NDArray[np.float32] | None
         for column in columns.T:
             category = column - column.min(initial=0 if not len(column) else column[0])
             width = int(category.max(initial=-1)) + 1
+            if width > _MOST_LABELS:
+                raise FormatError(
+                    f"{labels}: labels from {column.min()} to {column.max()} would be one-hot "
+                    f"vectors of {width} numbers; at most {_MOST_LABELS} are made"
+                )
             one_hot = np.zeros((num_rows, width), dtype=np.float32)
             one_hot[np.arange(num_rows), category] = 1
             parts.append(one_hot)
