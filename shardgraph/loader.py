@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from shardgraph.collate import (
 from shardgraph.collate.values import class_name
 from shardgraph.dataset import ShardedDataset
 from shardgraph.readahead import ReadAheadThread
-from shardgraph.sampling import BatchPlan
+from shardgraph.sampling import BatchPlan, ReadAhead
 from shardgraph.shards.open import SMALL
 
 logger = logging.getLogger(__name__)
@@ -189,10 +190,16 @@ class GraphLoader(DataLoader[Any]):
         # After the workers were forked: a thread must not be caught in a fork.
         ahead: ReadAheadThread | None = None
         if self._source.manifest.nbytes > SMALL:
-            plan = self.plan.read_ahead(progress.epoch, progress.cursor)
-            ahead = ReadAheadThread(self._source, plan, progress.handed_out)
+            items_from = partial(self._read_ahead, progress.epoch, progress.cursor)
+            ahead = ReadAheadThread(self._source, items_from, progress.handed_out)
             progress.ahead = ahead
         return _Epoch(items, progress, convert, ahead, has_workers=self.num_workers > 0)
+
+    def _read_ahead(self, epoch: int, cursor: int, batch: int) -> Iterator[ReadAhead]:
+        """What is read from this rank's ``batch`` on, counted from ``cursor``."""
+        if batch >= self.plan.num_batches(epoch, cursor):
+            return iter(())
+        return self.plan.read_ahead(epoch, cursor + batch * self.plan.world_size)
 
     def _attached(self, item: Any) -> Any:
         if isinstance(item, Crossing):

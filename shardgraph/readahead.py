@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from shardgraph.dataset import ShardedDataset
 from shardgraph.errors import ShardGraphError
@@ -21,6 +21,9 @@ AHEAD_NBYTES = 96 << 20
 """Bytes beyond which nothing more is asked for: the window being read and the one after it. More
 would push out pages, where memory is short, before they are used."""
 
+MAX_REST = 64
+"""Items that are passed over at most after one that was found to be cached."""
+
 _NEVER = 1 << 62
 
 AHEAD_BATCHES = 32
@@ -28,13 +31,20 @@ AHEAD_BATCHES = 32
 
 
 class ReadAheadThread:
-    """Asks for the graphs of an epoch, a bounded amount ahead of the batches handed out."""
+    """Asks for the graphs of an epoch, a bounded amount ahead of the batches handed out.
+
+    ``items_from(n)`` gives what is read from the epoch's batch ``n`` on.
+    """
 
     def __init__(
-        self, dataset: ShardedDataset, items: Iterator[ReadAhead], handed_out: int = 0
+        self,
+        dataset: ShardedDataset,
+        items_from: Callable[[int], Iterator[ReadAhead]],
+        handed_out: int = 0,
     ) -> None:
         self._dataset = dataset
-        self._items = items
+        self._items_from = items_from
+        self._items = items_from(0)  # here: an order is made once, by the thread that reads too
         self._turn = threading.Condition()
         self._handed_out = handed_out
         self._wake_at = 0
@@ -66,22 +76,34 @@ class ReadAheadThread:
 
     def _ask(self) -> None:
         asked: deque[tuple[int, int]] = deque()  # (batches up to here, bytes), not yet handed out
-        batches = outstanding = 0
-        for item in self._items:
-            with self._turn:
-                while not self._stopped:
-                    while asked and asked[0][0] <= self._handed_out:
-                        outstanding -= asked.popleft()[1]
-                    if outstanding < AHEAD_NBYTES and len(asked) < AHEAD_BATCHES:
-                        break
-                    # Woken when half of what is asked for has been handed out, or its first window.
-                    self._wake_at = asked[(len(asked) - 1) // 2][0]
-                    if self._wake_at > self._handed_out:
-                        self._turn.wait()
-                self._wake_at = _NEVER
-                if self._stopped:
-                    return
+        batches = outstanding = rest = 0
+        items = self._items
+        while (item := next(items, None)) is not None:
+            while not self._stopped:
+                while asked and asked[0][0] <= self._handed_out:
+                    outstanding -= asked.popleft()[1]
+                if outstanding < AHEAD_NBYTES and len(asked) < AHEAD_BATCHES:
+                    break
+                # Until half of what is asked for has been handed out, or the first window of it.
+                self._wait_for(asked[(len(asked) - 1) // 2][0])
+            if self._stopped:
+                return
             batches += item.batches
             nbytes = self._dataset.will_read(item.ranges)
-            asked.append((batches, nbytes))
-            outstanding += nbytes
+            if nbytes:
+                rest = 0
+                asked.append((batches, nbytes))
+                outstanding += nbytes
+            else:  # All is cached: look again after a while, which is longer each time.
+                rest = min(2 * rest + 1, MAX_REST)
+                batches = max(batches, self._handed_out) + rest * max(1, item.batches)
+                self._wait_for(batches - AHEAD_BATCHES)
+                items = self._items_from(batches)
+
+    def _wait_for(self, handed_out: int) -> None:
+        """Waits until so many batches have been handed out, or the epoch is over."""
+        with self._turn:
+            self._wake_at = handed_out
+            while self._handed_out < handed_out and not self._stopped:
+                self._turn.wait()
+            self._wake_at = _NEVER

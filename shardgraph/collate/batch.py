@@ -123,24 +123,27 @@ class Batcher:
         for (store, attributes), target in zip(self._stores, batch.stores, strict=False):
             store_slices = slices if store.key is None else slices.setdefault(store.key, {})
             store_incs = incs if store.key is None else incs.setdefault(store.key, {})
+            # Straight into the mapping of a store that has no caches yet: each item that is set
+            # through the store costs as much as making its tensor.
+            values = target._mapping
             for name, unpack, follow in attributes:
                 if unpack is None:
                     counts = next(num_nodes)
                     target._num_nodes = counts
                     target.num_nodes = sum(counts)
                     continue
-                target[name], store_slices[name], store_incs[name] = unpack(views)
+                values[name], store_slices[name], store_incs[name] = unpack(views)
                 if follow:
-                    target[f"{name}_batch"], target[f"{name}_ptr"] = _unpack_follow(
+                    values[f"{name}_batch"], values[f"{name}_ptr"] = _unpack_follow(
                         store_slices[name], views
                     )
             if store.counts_nodes:
-                target["batch"] = views.tensor(views.number())
-                target["ptr"] = views.tensor(views.number())
-        for values in (slices, incs):
+                values["batch"] = views.tensor(views.number())
+                values["ptr"] = views.tensor(views.number())
+        for found in (slices, incs):
             for store, _ in self._stores:
-                if store.key is not None and not values[store.key]:
-                    del values[store.key]
+                if store.key is not None and not found[store.key]:
+                    del found[store.key]
         batch._num_graphs = packed.record.num_graphs
         batch._slice_dict = slices
         batch._inc_dict = incs
@@ -199,6 +202,9 @@ class _Leaf:
         self.dim = dim = along(column)
         row_shape = column.row_shape or ()
         self.before, self.behind = row_shape[:dim], row_shape[dim:]
+        complex_pair = [len(row_shape) + 1] if column.dtype in COMPLEX else []
+        others = [axis for axis in range(len(row_shape) + 1) if axis != dim]
+        self.rows_first = [dim, *others, *complex_pair]
         self.dtype = column.dtype
         if is_number and column.dtype == "float64":
             self.dtype = str(torch.get_default_dtype()).removeprefix("torch.")
@@ -229,7 +235,7 @@ class _Leaf:
     def _fill(
         self, selection: Selection, out: NDArray[Any], dtype: str, add: NDArray[np.int64] | None
     ) -> None:
-        target = np.moveaxis(out, self.dim, 0) if self.dim else out
+        target = out.transpose(self.rows_first) if self.dim else out
         if add is None:
             selection.column(self.column.name, target)
             return
@@ -266,6 +272,8 @@ def _dtype_with(column: Column, *, is_number: bool) -> str:
 def _rows_first(incs: NDArray[np.int64], column: Column, dim: int) -> NDArray[np.int64]:
     """Increments [B, *inc_shape] shaped to broadcast against rows [*row_shape] of each graph."""
     ndim = 1 + len(column.row_shape or ())
+    if not column.inc_shape:
+        return incs.reshape(len(incs), *[1] * (ndim - 1))
     padded = incs.reshape(len(incs), *[1] * (ndim - len(column.inc_shape)), *column.inc_shape)
     moved = np.moveaxis(padded, 1 + dim, 1)
     if moved.shape[1] != 1:

@@ -28,31 +28,21 @@ Ints: TypeAlias = "NDArray[np.int64]"
 PROBES = 32
 """Places looked at to tell whether some graphs are cached: at 10 % missing, 97 % are noticed."""
 
-_MAX_REST = 64
-
 
 class Advisor:
-    """Asks for graphs to be read in the background, and rests while they are cached anyway."""
+    """Asks for graphs to be read in the background, unless they are cached anyway."""
 
     def __init__(self, pool: ShardPool) -> None:
         self._pool = pool
-        self._rest = 0
-        self._resting = 0
 
     def ask(self, first: Ints, last: Ints) -> int:
         """Asks for the graphs of half-open id ranges, unless they are found to be cached.
 
         Returns the number of bytes asked for.
         """
-        if self._resting:
-            self._resting -= 1
-            return 0
         wanted = list(_ranges(self._pool, first, last))
         if all(self._is_cached(*each) for each in wanted):
-            self._rest = min(2 * self._rest + 1, _MAX_REST)
-            self._resting = self._rest
             return 0
-        self._rest = 0
         for shard, starts, stops in wanted:
             shard.map.will_need(starts, stops)
         return sum(int((stops - starts).sum()) for _, starts, stops in wanted)
