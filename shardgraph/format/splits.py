@@ -62,7 +62,7 @@ def is_split(value: Any, num_graphs: int) -> bool:
     if isinstance(value, list):
         if not all(_is_range(item, num_graphs) for item in value):
             return False
-        return sum(stop - start for start, stop in value) <= num_graphs
+        return bool(sum(stop - start for start, stop in value) <= num_graphs)
     bits = _bits(value)
     if len(bits) == 0 or len(bits) != -(-num_graphs // 8):
         return False
