@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data.summary import Stats, Summary
 
+from shardgraph.format.histogram import Histogram
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema, StoreKey
-from shardgraph.format.histogram import Histogram
 from shardgraph.shards.pool import ShardPool
 
 

@@ -51,7 +51,7 @@ def restore_dict(mapping: Mapping[Any, Any], told: Sequence[Any], where: str) ->
     """
     from torch_geometric.data.data import BaseData
 
-    kinds = [kind for kind in told if isinstance(kind, type)]
+    kinds: list[Any] = [kind for kind in told if isinstance(kind, type)]
     with _format_errors(where):
         for kind in kinds:
             if issubclass(kind, BaseData):

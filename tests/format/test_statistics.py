@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from shardgraph.errors import FormatError
 from shardgraph.format import moments, statistics
-from shardgraph.format.layout import STORAGE
-from shardgraph.format.schema import Attribute, Column, Schema, Store
 from shardgraph.format.histogram import Histogram
+from shardgraph.format.layout import STORAGE
 from shardgraph.format.moments import ColumnStatistics
+from shardgraph.format.schema import Attribute, Column, Schema, Store
 from shardgraph.format.statistics import Statistics
 
 MOMENTS = ("mean", "std", "min", "max")
