@@ -275,9 +275,12 @@ class _PlanSampler(Sampler[Any]):
         self._progress = progress
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        progress = self._progress
-        for batch in self._plan.batches(progress.epoch, progress.cursor):
-            progress.hand_out()
+        # The epoch is settled now, not when the first batch is asked for: another may begin before.
+        return self._counted(self._plan.batches(self._progress.epoch, self._progress.cursor))
+
+    def _counted(self, batches: Iterator[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:
+        for batch in batches:
+            self._progress.hand_out()
             yield batch
 
     def __len__(self) -> int:

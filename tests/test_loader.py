@@ -421,3 +421,14 @@ def test_many_kept_batches_of_workers(dataset, graphs):
     kept = list(sg.GraphLoader(dataset, 1, num_workers=2))
     kept += list(sg.GraphLoader(dataset, 1, num_workers=2))
     check_batches(graphs, kept)
+
+
+def test_two_epochs_at_once_are_two_epochs(tmp_path):
+    with sg.DatasetWriter(tmp_path) as writer:
+        for number in range(20):
+            writer.write(Data(x=torch.full((1, 1), float(number))))
+    loader = sg.GraphLoader(sg.ShardedDataset(tmp_path), 4, shuffle=True)
+    expected = [[batch.x.flatten().tolist() for batch in loader] for _ in range(2)]
+    loader.set_epoch(0)
+    pairs = [[b.x.flatten().tolist() for b in pair] for pair in zip(loader, loader, strict=True)]
+    assert [list(epoch) for epoch in zip(*pairs, strict=True)] == expected
