@@ -271,8 +271,12 @@ class ShardedDataset(Dataset):
 
     @property
     def statistics(self) -> Statistics:
-        """Statistics of the whole dataset, from the manifest."""
-        return self.manifest.statistics
+        """Exact statistics, from the manifest; of a subset, by reading its values.
+
+        Of the stored values, whatever ``transform`` does. Keep the result: a subset is read anew
+        each time.
+        """
+        return self._facts().statistics()
 
     def split(self, name: str) -> ShardedDataset:
         """The named subset that was stored with the dataset.

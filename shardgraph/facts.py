@@ -10,9 +10,15 @@ from numpy.typing import NDArray
 from torch_geometric.data.summary import Stats, Summary
 
 from shardgraph.format.histogram import Histogram
+from shardgraph.format.layout import STORAGE
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema, StoreKey
+from shardgraph.format.statistics import Statistics
+from shardgraph.shards.gather import Selection
 from shardgraph.shards.pool import ShardPool
+from shardgraph.shards.write import stored_row_shape
+
+_CHUNK_NBYTES = 64 << 20
 
 
 class Facts:
@@ -25,6 +31,30 @@ class Facts:
         self._statistics = manifest.statistics
         self._schema = schema
         self._indices = indices
+
+    def statistics(self) -> Statistics:
+        """The manifest's statistics; of a subset, read from its values, about 64 MB at a time."""
+        if self._indices is None:
+            return self._statistics
+        entries = self._pool.entries
+        graph_nbytes = sum(e.raw_nbytes for e in entries) // max(1, self._pool.num_graphs)
+        step = max(1, _CHUNK_NBYTES // max(1, graph_nbytes))
+        found = Statistics.empty()
+        for start in range(0, len(self._indices), step):
+            ids = np.asarray(self._indices[start : start + step], np.int64)
+            found = found.merge(self._statistics_of(Selection.of(self._pool, ids)))
+        return found
+
+    def _statistics_of(self, selection: Selection) -> Statistics:
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, column in self._schema.columns.items():
+            if name in self._statistics.columns:
+                shape = (selection.column_rows(name).total, *stored_row_shape(column))
+                arrays[name] = np.empty(shape, STORAGE[column.dtype])
+                selection.column(name, arrays[name])
+        sizes = {axis: selection.axis_rows(axis).lengths for axis in self._schema.size_axes}
+        lengths = {name: selection.column_rows(name).lengths for name in self._schema.columns}
+        return Statistics.of_shard(self._schema, arrays, sizes, lengths)
 
     def sizes(self, axis: str) -> NDArray[np.int64]:
         """Rows of each graph on a node or edge axis: int64 [G]. Reads ptr."""

@@ -568,3 +568,31 @@ def test_a_typed_graph_is_typed(tmp_path):
     dataset = sg.ShardedDataset(write(tmp_path, graphs))
     assert isinstance(dataset[0], HeteroData)
     assert dataset.num_node_features == {"a": 2, "b": 3, "c": 0}
+
+
+def test_statistics_of_a_subset_are_those_of_a_dataset_of_its_graphs(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardgraph.facts._CHUNK_NBYTES", 1000)
+    generator = torch.Generator().manual_seed(0)
+    graphs = [
+        Data(
+            x=torch.randn(1 + number % 5, 3, generator=generator),
+            edge_index=torch.randint(0, 1 + number % 5, (2, number), generator=generator),
+            y=torch.tensor([number % 3]),
+            name=f"graph {number}",
+        )
+        for number in range(40)
+    ]
+    whole = sg.ShardedDataset(write(tmp_path / "whole", graphs, shard_size=500))
+    order = np.random.default_rng(0).permutation(40)[:25]
+    part = sg.ShardedDataset(write(tmp_path / "part", [graphs[i] for i in order]))
+    found, expected = whole[order].statistics, part.statistics
+    assert found.num_graphs == expected.num_graphs == 25
+    assert found.sizes == expected.sizes
+    assert found.in_degree == expected.in_degree
+    assert found.labels == expected.labels
+    for name, column in expected.columns.items():
+        np.testing.assert_allclose(found.columns[name].mean, column.mean, rtol=1e-12)
+        np.testing.assert_allclose(found.columns[name].std, column.std, rtol=1e-12)
+        assert np.array_equal(found.columns[name].min, column.min)
+        assert np.array_equal(found.columns[name].max, column.max)
+    assert whole.statistics is whole.manifest.statistics
