@@ -26,7 +26,7 @@ MAX_REST = 64
 
 _NEVER = 1 << 62
 
-AHEAD_BATCHES = 32
+AHEAD_BATCHES = 16
 """Batches asked for beyond those handed out, at most, where an item is one batch."""
 
 
