@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Dataset
 from torch_geometric.data.data import BaseData
 
+from shardgraph.atomic import digest128
 from shardgraph.collate import GraphDecoder, known_class
 from shardgraph.errors import FormatError
 from shardgraph.facts import Facts
@@ -68,6 +69,9 @@ class ShardedDataset(Dataset):
         Data(x=[4, 4], y=1)
     """
 
+    varying: Collection[str] = ()
+    """Names of generated tensors whose trailing shape may differ from graph to graph."""
+
     raw_file_names: Any = ()
     processed_file_names: Any = MANIFEST_NAME
 
@@ -91,9 +95,9 @@ class ShardedDataset(Dataset):
             log=log,
             force_reload=force_reload,
         )
-        directory = Path(self.root)
+        directory = Path(self.root).absolute()  # so that a chdir does not lose it
         if self.has_process or not (directory / MANIFEST_NAME).exists():
-            processed = Path(self.processed_dir)
+            processed = Path(self.processed_dir).absolute()
             directory = processed if (processed / MANIFEST_NAME).exists() else directory
         self.directory = directory
         self.manifest = self._read_manifest(directory)
@@ -277,6 +281,16 @@ class ShardedDataset(Dataset):
         each time.
         """
         return self._facts().statistics()
+
+    def identity(self) -> str:
+        """A digest of what this subset holds and in which order: it tells two subsets apart."""
+        indices = self._indices
+        if indices is None or isinstance(indices, range):
+            chosen = repr(indices).encode()
+        else:
+            chosen = np.ascontiguousarray(indices, np.int64).tobytes()
+        shards = ",".join(entry.digest for entry in self.manifest.shards)
+        return digest128(shards.encode() + b"/" + chosen)
 
     def split(self, name: str) -> ShardedDataset:
         """The named subset that was stored with the dataset.

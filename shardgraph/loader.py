@@ -42,7 +42,7 @@ class GraphLoader(DataLoader[Any]):
     Args:
         dataset: A `ShardedDataset`, a subset of it, or a ``torch.utils.data.Subset`` of one.
         batch_size: Graphs in a batch; 1 if no budget is given either.
-        max_nodes: Budget: nodes in a batch.
+        max_nodes: Budget: nodes in a batch, as stored; a ``transform`` that adds some exceeds it.
         max_edges: Budget: edges in a batch.
         max_graphs: Budget: graphs in a batch.
         oversized: What becomes of a graph over budget: ``"error"``, ``"single"``, ``"skip"``.
@@ -133,6 +133,7 @@ class GraphLoader(DataLoader[Any]):
         )
         self._batch_size = batch_size
         self._source = dataset
+        self._digest: str | None = None
         self._collator = _Collator(
             dataset,
             follow_batch=tuple(follow_batch or ()),
@@ -217,7 +218,13 @@ class GraphLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Where the training is: small, JSON-able, the same on all ranks."""
         progress = self._progress
-        return self.plan.state_dict(progress.epoch, progress.delivered, progress.cursor)
+        state = self.plan.state_dict(progress.epoch, progress.delivered, progress.cursor)
+        return {**state, "dataset": self._identity()}
+
+    def _identity(self) -> str:
+        if self._digest is None:
+            self._digest = self._source.identity()
+        return self._digest
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state: the next ``iter()`` yields exactly what was left of its epoch.
@@ -228,6 +235,12 @@ class GraphLoader(DataLoader[Any]):
         Raises:
             ValueError: if the state belongs to another dataset, seed, order or way of batching.
         """
+        state = dict(state)
+        if state.pop("dataset", None) != self._identity():
+            raise ValueError(
+                "the state belongs to other graphs: to another dataset or subset, or to the same "
+                "graphs in another order; build the loader on the dataset that it was saved with"
+            )
         epoch, cursor = self.plan.resume(state)
         if cursor and self.plan.num_batches(epoch, cursor) == 0:
             epoch, cursor = epoch + 1, 0

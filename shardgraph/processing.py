@@ -82,7 +82,9 @@ def build(dataset: Any) -> None:
         if dataset.log and "PYTEST_CURRENT_TEST" not in os.environ:
             print("Processing...", file=sys.stderr)  # noqa: T201  # as PyG does
         provenance = {"processing": fingerprint(dataset), "class": type(dataset).__name__}
-        with DatasetWriter(directory, overwrite=True, provenance=provenance) as writer:
+        with DatasetWriter(
+            directory, overwrite=True, provenance=provenance, varying=dataset.varying
+        ) as writer:
             for data in _kept(dataset):
                 writer.write(data)
             if writer.num_graphs == 0:

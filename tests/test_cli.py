@@ -295,7 +295,7 @@ def test_what_is_no_dataset_fails(call, tmp_path, command):
 
 def test_verify_lists_problems(call, dataset):
     status, out, _ = call("verify", dataset, "--level", "full")
-    assert (status, out) == (0, f"{dataset}: no problem found (full)\n")
+    assert (status, out) == (0, f"{dataset}: no problem found (full: every byte)\n")
     (dataset / "shard-00000.h5").unlink()
     status, out, _ = call("verify", dataset)
     assert status == 1

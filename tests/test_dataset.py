@@ -596,3 +596,11 @@ def test_statistics_of_a_subset_are_those_of_a_dataset_of_its_graphs(tmp_path, m
         assert np.array_equal(found.columns[name].min, column.min)
         assert np.array_equal(found.columns[name].max, column.max)
     assert whole.statistics is whole.manifest.statistics
+
+
+def test_a_relative_path_outlives_a_chdir(tmp_path, graphs, monkeypatch):
+    write(tmp_path / "d", graphs)
+    monkeypatch.chdir(tmp_path)
+    dataset = sg.ShardedDataset("d")
+    monkeypatch.chdir("/")
+    assert numbers(dataset) == list(range(SIZE))

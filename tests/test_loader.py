@@ -432,3 +432,15 @@ def test_two_epochs_at_once_are_two_epochs(tmp_path):
     loader.set_epoch(0)
     pairs = [[b.x.flatten().tolist() for b in pair] for pair in zip(loader, loader, strict=True)]
     assert [list(epoch) for epoch in zip(*pairs, strict=True)] == expected
+
+
+def test_a_state_of_other_graphs_is_refused(tmp_path):
+    with sg.DatasetWriter(tmp_path) as writer:
+        for number in range(20):
+            writer.write(Data(x=torch.full((1, 1), float(number))))
+    dataset = sg.ShardedDataset(tmp_path)
+    for others in (dataset[10:], dataset[:10][::-1], dataset[list(range(10))[::-1]]):
+        state = sg.GraphLoader(dataset[:10], 2).state_dict()
+        with pytest.raises(ValueError, match="the state belongs to other graphs"):
+            sg.GraphLoader(others, 2).load_state_dict(state)
+    sg.GraphLoader(sg.ShardedDataset(tmp_path)[:10], 2).load_state_dict(state)

@@ -6,6 +6,12 @@ import argparse
 
 HELP = "check a dataset for damage"
 
+_LOOKED_AT = {
+    "quick": "files and sizes only; --level full looks at every byte",
+    "structure": "sizes and structure; --level full looks at every byte",
+    "full": "every byte",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The dataset, and how closely to look."""
@@ -26,5 +32,5 @@ def run(args: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     if not problems:
-        print(f"{args.path}: no problem found ({args.level})")
+        print(f"{args.path}: no problem found ({args.level}: {_LOOKED_AT[args.level]})")
     return 1 if problems else 0

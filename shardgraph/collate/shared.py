@@ -27,6 +27,15 @@ _MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", None)
 _FAILED = ctypes.c_void_p(-1).value
 
+_num_forks = 0
+if hasattr(os, "register_at_fork"):
+
+    def _count_fork() -> None:
+        global _num_forks
+        _num_forks += 1
+
+    os.register_at_fork(after_in_parent=_count_fork)
+
 _sent: deque[int] = deque()
 """Descriptors of blocks that are on their way to another process, oldest first."""
 
@@ -46,7 +55,10 @@ class SharedBlock:
     def __init__(self, nbytes: int, *, keep: int) -> None:
         self.nbytes = nbytes
         self._keep = keep
-        self._descriptor = os.memfd_create("shardgraph", os.MFD_CLOEXEC)
+        try:
+            self._descriptor = os.memfd_create("shardgraph", os.MFD_CLOEXEC)
+        except OSError as error:
+            raise _no_memory(nbytes, error.errno) from error
         self._close = weakref.finalize(self, os.close, self._descriptor)
         os.ftruncate(self._descriptor, max(nbytes, 1))
         self.tensor = _mapped(self._descriptor, nbytes, owner=False)
@@ -79,13 +91,16 @@ def _mapped(descriptor: int, nbytes: int, *, owner: bool) -> Tensor:
     flags = _MAP_SHARED | _MAP_POPULATE
     address = libc().mmap(None, max(nbytes, 1), _PROT_READ_WRITE, flags, descriptor, 0)
     if address is None or address == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(
-            code,
-            f"no shared memory for a batch of {nbytes:,} bytes ({os.strerror(code)}); "
-            "use smaller batches, fewer workers or a smaller prefetch_factor",
-        )
+        raise _no_memory(nbytes, ctypes.get_errno())
     return torch.from_numpy(np.asarray(_Mapping(address, nbytes, owner=owner)))
+
+
+def _no_memory(nbytes: int, code: int | None) -> OSError:
+    return OSError(
+        code,
+        f"no shared memory for a batch of {nbytes:,} bytes ({os.strerror(code or 0)}); "
+        "use smaller batches, fewer workers or a smaller prefetch_factor",
+    )
 
 
 class _Mapping:
@@ -98,13 +113,14 @@ class _Mapping:
             "shape": (nbytes,),
             "data": (address, False),
         }
-        finalizer = weakref.finalize(self, _unmap, address, max(nbytes, 1), os.getpid(), owner)
+        made = (os.getpid(), _num_forks) if owner else None
+        finalizer = weakref.finalize(self, _unmap, address, max(nbytes, 1), made)
         finalizer.atexit = False
 
 
-def _unmap(address: int, nbytes: int, pid: int, owner: bool) -> None:
-    # The maker may still hold a descriptor; the pages go now. Not from a forked child, though,
-    # which shares them with the process that reads them.
-    if owner and _MADV_REMOVE is not None and os.getpid() == pid:
+def _unmap(address: int, nbytes: int, made: tuple[int, int] | None) -> None:
+    # The maker may still hold a descriptor, so the pages are let go here. Not if this process has
+    # forked since, or is the child of that fork: the two share the pages.
+    if made == (os.getpid(), _num_forks) and _MADV_REMOVE is not None:
         libc().madvise(address, nbytes, _MADV_REMOVE)
     libc().munmap(address, nbytes)

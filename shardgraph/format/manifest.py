@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardgraph.atomic import digest128, write_text
+from shardgraph.atomic import UNFINISHED, digest128, write_text
 from shardgraph.errors import FormatError
 from shardgraph.format.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_NAME, SHARD_PATTERN
 from shardgraph.format.schema import Schema
@@ -180,7 +180,11 @@ dataset; was its conversion interrupted?
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(
                 f"{root} has no {MANIFEST_NAME}, so it is not a dataset; "
-                "was its conversion interrupted?"
+                + (
+                    "its conversion was interrupted: run the same command again to go on"
+                    if (path.parent / UNFINISHED).is_dir()
+                    else "was its conversion interrupted?"
+                )
             ) from error
         try:
             return cls.from_json(json.loads(data.decode("utf-8")))

@@ -10,6 +10,8 @@ NO_WAIT_SECONDS = 50e-6
 (https://www.tensorflow.org/guide/data_performance_analysis)."""
 
 _STARVED_SHARE = 0.02  # below this, more speed of the data could not be told from noise
+_BUSY_SHARE = 0.1  # below this, a processor that is busy with the steps themselves explains it
+_ENOUGH_SECONDS = 1.0  # of measurements, before advice is given
 
 
 def report(stats: PrefetchStats, loader: Any) -> str:
@@ -45,6 +47,11 @@ def verdict(stats: PrefetchStats, loader: Any) -> str:
             f"the data keeps up: median wait {duration(stats.wait.p50)}, "
             f"{duration(stats.wait.total)} in all; there is nothing to gain here"
         )
+    if stats.wall_seconds < _ENOUGH_SECONDS:
+        return (
+            f"{starved}, but {duration(stats.wall_seconds)} is too short to tell why; "
+            "run a second or more"
+        )
     if stats.first_wait_seconds > later_waits + stats.device_wait_seconds:
         return f"the start of each epoch is the bottleneck: {starved}; {_start_advice(loader)}"
     parts = {
@@ -56,6 +63,11 @@ def verdict(stats: PrefetchStats, loader: Any) -> str:
     worst = max(parts, key=lambda name: parts[name])
     if worst == "read":
         return f"the loader is the bottleneck: {starved}; {_read_advice(stats, loader)}"
+    if worst == "hand-over" and stats.starved_share < _BUSY_SHARE:
+        return (
+            f"the data keeps up: batches are ready in time, and {starved} is the processor's, "
+            "which computes the steps meanwhile"
+        )
     if worst == "hand-over":
         return (
             f"handing batches over is the bottleneck: {starved}; the processor is busy elsewhere, "

@@ -23,7 +23,7 @@ from shardgraph.shards.structure import check_size
 
 _UNOPENED = np.iinfo(np.int64).min
 
-CHECK_SECONDS = 5.0
+CHECK_SECONDS = 1.0
 """How often the sizes of open shards are compared with the manifest; about 1 us a shard."""
 
 MAX_HANDLES = 64

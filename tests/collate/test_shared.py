@@ -98,6 +98,24 @@ def test_a_forked_child_does_not_free_a_block(maker):
     assert (block == 7).all()
 
 
+def test_a_forked_child_keeps_a_block_that_its_parent_drops(maker):
+    connection, _ = maker(1, 4)
+    block = pickle.loads(connection.recv_bytes())
+    block.fill_(7)
+    ask, answer = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(ask[0], 1)
+        os.write(answer[1], bytes([int(block[0]), int(block[-1])]))
+        os._exit(0)
+    del block
+    os.write(ask[1], b"!")
+    assert os.read(answer[0], 2) == bytes([7, 7])
+    os.waitpid(pid, 0)
+    for descriptor in (*ask, *answer):
+        os.close(descriptor)
+
+
 def test_a_block_outlives_its_maker(maker):
     connection, process = maker(1, 4)
     block = pickle.loads(connection.recv_bytes())

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from shardgraph.prefetch import DevicePrefetcher, measure_waits
+from shardgraph.prefetch import report as report_module
 from shardgraph.prefetch.report import duration, report, verdict
 from shardgraph.prefetch.stats import NUM_RECENT, Recorder, Timing, percentile, split_wait
 
@@ -105,7 +106,8 @@ class Paced:
             yield torch.zeros(1000, dtype=torch.uint8)
 
 
-def test_a_slow_loader_is_seen_as_reading():
+def test_a_slow_loader_is_seen_as_reading(monkeypatch):
+    monkeypatch.setattr(report_module, "_ENOUGH_SECONDS", 0)
     prefetcher = DevicePrefetcher(Paced(20, 0.01), "cpu")
     for _ in prefetcher:
         time.sleep(0.002)
@@ -206,7 +208,14 @@ def test_the_verdict_names_the_cause_and_the_next_thing_to_try(
     assert expected in verdict(recorded(steps).snapshot(), Options(**options))
 
 
-def test_a_wait_of_the_device_is_part_of_the_verdict():
+def test_no_advice_is_given_from_a_moment():
+    prefetcher = DevicePrefetcher(Paced(3, 0.02), "cpu")
+    list(prefetcher)
+    assert "is too short to tell why; run a second or more" in prefetcher.report()
+
+
+def test_a_wait_of_the_device_is_part_of_the_verdict(monkeypatch):
+    monkeypatch.setattr(report_module, "_ENOUGH_SECONDS", 0)
     recorder = recorded([(0.0, 0.0, 20e-6, 5e-3)] * 100)
     for _ in range(100):
         recorder.add_probe(5e-3, lambda seconds: seconds)
