@@ -119,6 +119,13 @@ def test_unknown_inputs_are_explained(tmp_path):
         find_source(tmp_path / "a.unknown", format="pyg", targets=["y"])
 
 
+@pytest.mark.parametrize("name", [name for name in source_names() if name != "python"])
+def test_an_absent_path_is_told_by_every_format(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=r"no such file or folder: .*absent\.db"):
+        find_source(tmp_path / "absent.db", format=name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ambiguous_input_lists_what_it_could_be(tmp_path):
     class Greedy(Lines):
         name = "greedy"
@@ -133,6 +140,7 @@ def test_ambiguous_input_lists_what_it_could_be(tmp_path):
 
 
 def test_options_left_none_keep_their_default(tmp_path):
+    (tmp_path / "a.pt").touch()
     source = find_source(tmp_path / "a.pt", trust_pickle=None)
     assert source.provenance()["options"] == {"trust_pickle": False}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shardgraph.convert import find_source
+from shardgraph.errors import FormatError
 
 pytest.importorskip("ase")
 from ase import Atoms
@@ -140,10 +141,26 @@ def test_folder_of_cif_with_table(tmp_path, read_all):
     assert [re.sub(".*/", "", reject.file) for reject in rejects] == ["c.cif"]
 
 
-def test_wrong_cutoff():
+def test_wrong_cutoff(tmp_path):
     pytest.importorskip("vesin")
+    (tmp_path / "a.xyz").write_text("0\n\n")
     with pytest.raises(ValueError, match="cutoff must be a positive length, got -1"):
-        find_source("a.xyz", cutoff=-1.0)
+        find_source(tmp_path / "a.xyz", cutoff=-1.0)
+
+
+@pytest.mark.parametrize("count", [2, 10**12, 2**70])
+def test_more_atoms_than_the_file_has(tmp_path, read_all, count):
+    (tmp_path / "a.xyz").write_text(f"{count}\n\nH 0 0 0\n")
+    graphs, (reject,) = read_all(tmp_path / "a.xyz")
+    assert graphs == []
+    assert f"{count} atoms are told, the file ends after 1" in reject.reason
+
+
+@pytest.mark.parametrize("content", ["", "junk", "SQLite format 3\0"])
+def test_what_is_no_database_of_ase(tmp_path, read_all, content):
+    (tmp_path / "a.db").write_text(content)
+    with pytest.raises(FormatError, match=r"a.db is not a database of ASE"):
+        read_all(tmp_path / "a.db", format="atoms")
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ FILES = {
     "meta.yaml": """
 dataset_name: toy
 edge_data:
-edges:
 - file_name: edges.csv
-nodes:
+node_data:
 - file_name: nodes.csv
-graphs:
+graph_data:
   file_name: graphs.csv
 """,
     "nodes.csv": """graph_id,node_id,feat,label,mass
@@ -72,8 +71,32 @@ def test_faults(toy, read_all):
         read_all(toy(edges="a,b\n"))
     with pytest.raises(FormatError, match=r"edges.csv, line 2: 1 fields"):
         read_all(toy(edges="graph_id,src_id,dst_id\n1\n"))
-    with pytest.raises(FormatError, match=r"meta.yaml: KeyError"):
-        read_all(toy(meta="nodes: []"))
+    with pytest.raises(FormatError, match=r"meta.yaml is not the description.*KeyError: 'edge_da"):
+        read_all(toy(meta="node_data: []"))
+    with pytest.raises(FormatError, match=r"meta.yaml is not the description.*AttributeError"):
+        read_all(toy(meta="- 1"))
+    again = FILES["meta.yaml"].replace("graph_data", "- file_name: nodes.csv\ngraph_data")
+    with pytest.raises(FormatError, match=r"two files are of one type, '_N'"):
+        read_all(toy(meta=again))
+    with pytest.raises(FormatError, match=r"the file '\.\./nodes.csv' is not in it"):
+        read_all(toy(meta=FILES["meta.yaml"].replace("nodes.csv", "../nodes.csv")))
+
+
+def test_separator_of_all_files_and_the_names_of_the_first_version(toy, read_all, assert_same):
+    expected, _ = read_all(toy())
+    meta = FILES["meta.yaml"]
+    old = meta.replace("edge_data", "edges").replace("node_data", "nodes")
+    graphs, _ = read_all(toy(meta=old.replace("graph_data", "graphs")))
+    for graph, wanted in zip(graphs, expected, strict=True):
+        assert_same(graph, wanted)
+    texts = {
+        name.split(".")[0]: "\n".join(";".join(row) for row in csv.reader(text.splitlines()))
+        for name, text in FILES.items()
+        if name.endswith(".csv")
+    }
+    graphs, _ = read_all(toy(meta=f'separator: ";"{meta}', **texts))
+    for graph, wanted in zip(graphs, expected, strict=True):
+        assert_same(graph, wanted)
 
 
 def rows(path):

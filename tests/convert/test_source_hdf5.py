@@ -128,3 +128,26 @@ def test_cases(case, read_all, name, nodes, edges, width):
             np.testing.assert_array_equal(graph.pos.numpy(), pos.astype(np.float32))
             x = group["node"][()] if "node" in group else group["node_data/bsa"][()]
             np.testing.assert_array_equal(graph.x.numpy()[:, : x.shape[1]], x.astype(np.float32))
+
+
+def test_arrays_that_are_not_there_and_nodes_that_do_not_fit(tmp_path, read_all):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.ones((2, 3, 4))
+        file["adj"] = np.ones((2, 3, 3))
+        file["n"] = np.array([2, 7])
+        file["nowhere"] = h5py.SoftLink("/absent")
+    options = {"adjacency": "adj", "num_nodes": "n"}
+    graphs, rejects = read_all(tmp_path / "a.h5", x=["x"], **options)
+    assert [graph.x.shape for graph in graphs] == [(2, 4)]
+    assert [(r.record, r.reason) for r in rejects] == [
+        ("row 1", "ValueError: 7 nodes in arrays of 3 rows")
+    ]
+    with pytest.raises(FormatError, match=r"a.h5 has no array absent"):
+        read_all(tmp_path / "a.h5", x=["absent"], **options)
+
+
+def test_groups_that_lead_nowhere(groups, read_all):
+    with h5py.File(groups, "a") as file:
+        file["a0"] = h5py.SoftLink("/absent")
+    graphs, rejects = read_all(groups)
+    assert (len(graphs), [reject.record for reject in rejects]) == (3, ["a0"])

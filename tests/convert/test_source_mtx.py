@@ -109,3 +109,11 @@ def test_cases(case, read_all):
     wanted = sorted((int(row) - 1, int(column) - 1, float(value)) for row, column, value in lines)
     assert west.edge_index.t().tolist() == [[row, column] for row, column, _ in wanted]
     assert torch.equal(west.edge_weight, torch.tensor([value for _, _, value in wanted]))
+
+
+def test_sizes_beyond_64_bits(tmp_path, read_all):
+    (tmp_path / "a.mtx").write_text(
+        f"%%MatrixMarket matrix coordinate pattern general\n{2**70} {2**70} 1\n1 2\n"
+    )
+    _, (reject,) = read_all(tmp_path / "a.mtx")
+    assert reject.reason.endswith(f"line 2: '{2**70} {2**70} 1' are beyond 64 bits")

@@ -155,3 +155,36 @@ def test_atlas(case, read_all):
     assert sum(graph.num_edges for graph in graphs) == 2 * 12342
     assert sum(graph.num_nodes == 0 for graph in graphs) == 1
     assert torch.equal(graphs[0].edge_index, torch.empty(2, 0, dtype=torch.int64))
+
+
+def test_faults_of_single_graphs_are_rejects(tmp_path, read_all):
+    texts = [
+        '{"nodes": [{"id": 0}, {"id": 0}], "links": [{"source": 0, "target": 0}]}',
+        '{"nodes": [{"id": 0}], "links": [{"source": 0, "target": 5}]}',
+        '{"nodes": [{"id": 0, "w": 1%s}], "links": []}' % ("0" * 400),
+        "[" * 100_000,
+        '{"nodes": [{"id": 0, "w": 2}], "links": []}',
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(texts))
+    graphs, rejects = read_all(tmp_path / "a.jsonl", format="networkx")
+    assert [graph.x.tolist() for graph in graphs] == [[[2]]]
+    reasons = ["ValueError: node 0 is there twice", "KeyError", "OverflowError", "RecursionError"]
+    for reject, reason in zip(rejects, reasons, strict=True):
+        assert reject.reason.startswith(reason)
+    (tmp_path / "b.json").write_text("[" * 100_000)
+    graphs, rejects = read_all(tmp_path / "b.json", format="networkx")
+    assert "b.json is not JSON" in rejects[0].reason
+
+
+def test_ids_beyond_64_bits_are_text(tmp_path, read_all):
+    nodes = [{"id": 2**70}, {"id": 1}]
+    graph = {"nodes": nodes, "links": [{"source": 1, "target": 2**70}], "directed": True}
+    (tmp_path / "a.json").write_text(json.dumps(graph))
+    (read,), _ = read_all(tmp_path / "a.json", format="networkx")
+    assert (read.node_id, read.edge_index.tolist()) == ([str(2**70), "1"], [[1], [0]])
+
+
+def test_numbers_alone_are_no_atlas(tmp_path, read_all):
+    (tmp_path / "a.dat").write_text("0 1\n1 2\n")
+    _, (reject,) = read_all(tmp_path / "a.dat", format="networkx")
+    assert "line 1: b'0 1\\n' is neither GRAPH, NODES nor edge" in reject.reason

@@ -179,3 +179,9 @@ def test_micro_qm9(case, read_all):
     wanted = np.stack([table[name].to_numpy() for name in targets], axis=1).astype(np.float32)
     np.testing.assert_array_equal(torch.cat([graph.y for graph in graphs]).numpy(), wanted)
     assert [graph.smiles for graph in graphs] == table["smiles"].to_pylist()
+
+
+def test_ids_of_two_kinds(write, read_all):
+    path = write([{"source": "a", "target": 1}], name="edges.parquet")
+    _, (reject,) = read_all(path)
+    assert reject.reason == "the columns source and target have ids of two kinds, numbers and text"

@@ -119,6 +119,14 @@ def test_provenance_keeps_original_classes(toy):
         ({"node_labels": "1\n1\n"}, "TOY_node_labels.txt: 2 lines for 6 nodes"),
         ({"edge_attributes": "1\n1\n"}, "TOY_edge_attributes.txt: 2 lines for 8 edges"),
         ({"graph_labels": "1\n"}, "1 targets for 3 graphs"),
+        (
+            {"graph_indicator": "1\n1\n2\n2\n3\n999999999999\n", "graph_labels": None},
+            "TOY_graph_indicator.txt: graph 999999999999 of 6 nodes",
+        ),
+        (
+            {"node_labels": "1\n1\n1\n1\n1\n99999999999\n"},
+            "TOY_node_labels.txt: labels from 1 to 99999999999 would be one-hot vectors",
+        ),
         ({"graph_labels": "1\n1.5\n1\n"}, r"graph_labels.txt, line 2: \[1.5\], not integers"),
         ({"graph_indicator": "0\n1\n1\n2\n3\n3\n"}, "graphs are counted from 1"),
     ],

@@ -95,6 +95,11 @@ def xyz_frames(path: Path, part: Partition | None) -> Iterator[Frame]:
 def _read_xyz(text: bytes) -> Any:
     from ase.io import read
 
+    first, *rest = text.splitlines()
+    if len(rest) <= int(first):  # ASE would go on looking for as many lines as are told
+        raise ValueError(
+            f"{int(first)} atoms are told, the file ends after {max(0, len(rest) - 1)}"
+        )
     return read(io.StringIO(text.decode("utf-8")), index=0, format="extxyz")
 
 
