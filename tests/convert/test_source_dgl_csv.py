@@ -82,6 +82,13 @@ def test_faults(toy, read_all):
         read_all(toy(meta=FILES["meta.yaml"].replace("nodes.csv", "../nodes.csv")))
 
 
+def test_no_edge_at_all(toy, read_all):
+    graphs, rejects = read_all(toy(edges="graph_id,src_id,dst_id,feat\n"))
+    assert rejects == []
+    assert [graph.edge_index.shape for graph in graphs] == [(2, 0)] * 3
+    assert [graph.edge_attr.shape for graph in graphs] == [(0, 1)] * 3
+
+
 def test_separator_of_all_files_and_the_names_of_the_first_version(toy, read_all, assert_same):
     expected, _ = read_all(toy())
     meta = FILES["meta.yaml"]

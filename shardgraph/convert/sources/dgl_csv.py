@@ -197,7 +197,7 @@ def _store(folder: Path, told: Mapping[str, Any], id_fields: Sequence[str]) -> _
         graph = np.full(num_rows, "0")
     ids, index = np.unique(graph, return_inverse=True)
     order = np.argsort(index, kind="stable")
-    runs = np.split(order, np.cumsum(np.bincount(index, minlength=len(ids)))[:-1])
+    runs = np.split(order, np.cumsum(np.bincount(index, minlength=len(ids))))[:-1]
     is_edge = len(names) == 2
     values, split = _values(columns, told, "edge_attr" if is_edge else "x", where)
     if split is not None:
@@ -252,7 +252,7 @@ def _values(
         elif name == "feat" or (prefix and name.startswith(prefix)):
             if array is None:
                 raise FormatError(f"{where}: the features in column {name!r} are not numbers")
-            parts.append(array.astype(np.float32).reshape(len(texts), -1))
+            parts.append(array.astype(np.float32).reshape(len(texts), array[:1].size or 1))
         elif array is not None:
             found[name] = array
     if parts:
