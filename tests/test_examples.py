@@ -1,10 +1,13 @@
 """The examples: each runs as a user runs it, in a directory of its own, and prints its result."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -98,6 +101,13 @@ def test_own_source_is_converted(tmp_path: Path) -> None:
     assert printed.splitlines()[-1] == (
         "1000 graphs; graph 3 is Data(x=[5, 1], edge_index=[2, 4]) with x [0.0, 1.0, 2.0, 3.0, 4.0]"
     )
+
+
+def test_a_dask_cluster_converts(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    output = run(tmp_path, EXAMPLES / "dask_cluster.py", "--data", tmp_path / "d")
+    assert output == "1,128 graphs by 2 Dask workers\n"
+    assert json.loads((tmp_path / "d/manifest.json").read_text())["totals"]["num_nodes"] == 14_991
 
 
 def test_the_training_loop_learns_with_workers(tmp_path: Path) -> None:
