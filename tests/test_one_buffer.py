@@ -50,6 +50,7 @@ def same(data):
 
 
 def open_descriptors():
+    gc.collect()  # what an earlier test left may close its own
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -64,7 +65,7 @@ def test_a_worker_batch_costs_at_most_one_descriptor(dataset, transform, shared_
     first = next(batches)
     before = open_descriptors()
     kept = [next(batches) for _ in range(10)]
-    assert open_descriptors() - before == (10 if shared_by == "torch" else 0)
+    assert open_descriptors() - before <= (10 if shared_by == "torch" else 0)
     assert_same(Batch.from_data_list(list(molecules())[4:8]), kept[0])
     assert first.num_graphs == 4
     batches.close()
@@ -76,8 +77,7 @@ def test_keeping_the_labels_does_not_keep_the_batches(dataset):
     next(batches)
     before = open_descriptors()
     labels = [next(batches).y for _ in range(10)]
-    gc.collect()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     assert torch.equal(torch.cat(labels), torch.cat([data.y for data in molecules()])[4:44])
     batches.close()
 
