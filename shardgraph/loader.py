@@ -156,9 +156,8 @@ class GraphLoader(DataLoader[Any]):
         return f"{type(self).__name__}({self._source!r}, {self.plan!r})"
 
     def __len__(self) -> int:
-        """Number of batches of the epoch at hand (what is left of it, after a resume)."""
-        epoch, cursor = self._progress.at_hand()
-        return self.plan.num_batches(epoch, cursor)
+        """Number of batches of the epoch at hand, those before a resume included."""
+        return len(self.sampler)  # type: ignore[arg-type]  # it is ours
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterates over the next epoch's batches."""
@@ -219,7 +218,7 @@ class GraphLoader(DataLoader[Any]):
         """Where the training is: small, JSON-able, the same on all ranks."""
         progress = self._progress
         state = self.plan.state_dict(progress.epoch, progress.delivered, progress.cursor)
-        return {**state, "dataset": self._identity()}
+        return {**state, "steps": progress.steps(), "dataset": self._identity()}
 
     def _identity(self) -> str:
         if self._digest is None:
@@ -241,10 +240,13 @@ class GraphLoader(DataLoader[Any]):
                 "the state belongs to other graphs: to another dataset or subset, or to the same "
                 "graphs in another order; build the loader on the dataset that it was saved with"
             )
+        steps = state.pop("steps", None)
+        if not isinstance(steps, int) or steps < 0:
+            raise ValueError(f"the state's steps must be a whole number from 0 on, got {steps!r}")
         epoch, cursor = self.plan.resume(state)
         if cursor and self.plan.num_batches(epoch, cursor) == 0:
-            epoch, cursor = epoch + 1, 0
-        self._progress.choose(epoch, cursor)
+            epoch, cursor, steps = epoch + 1, 0, 0
+        self._progress.choose(epoch, cursor, steps)
 
 
 class _Progress:
@@ -253,20 +255,26 @@ class _Progress:
     def __init__(self) -> None:
         self.epoch = self.cursor = self.delivered = self.handed_out = 0
         self.ahead: ReadAheadThread | None = None
-        self._next = (0, 0)
+        self._before = 0  # steps taken in the epoch before it was resumed, by however many ranks
+        self._next = (0, 0, 0)
         self._under_way = False
 
-    def choose(self, epoch: int, cursor: int) -> None:
-        self._next = (epoch, cursor)
-        self.epoch, self.cursor, self.delivered = epoch, cursor, 0
+    def choose(self, epoch: int, cursor: int, before: int = 0) -> None:
+        self._next = (epoch, cursor, before)
+        self.epoch, self.cursor, self._before = self._next
+        self.delivered = 0
         self._under_way = False
 
     def begin(self) -> None:
-        self.epoch, self.cursor = self._next
+        self.epoch, self.cursor, self._before = self._next
         self.delivered = self.handed_out = 0
         self.ahead = None
-        self._next = (self.epoch + 1, 0)
+        self._next = (self.epoch + 1, 0, 0)
         self._under_way = True
+
+    def steps(self) -> int:
+        """Batches of the epoch that this rank was given, those before a resume included."""
+        return self._before + self.delivered
 
     def hand_out(self) -> None:
         self.handed_out += 1
@@ -276,8 +284,11 @@ class _Progress:
     def end(self) -> None:
         self._under_way = False
 
-    def at_hand(self) -> tuple[int, int]:
-        return (self.epoch, self.cursor) if self._under_way else self._next
+    def num_batches(self, plan: BatchPlan) -> int:
+        """Batches of the epoch under way, or else of the next; those before a resume included."""
+        running = (self.epoch, self.cursor, self._before)
+        epoch, cursor, before = running if self._under_way else self._next
+        return before + plan.num_batches(epoch, cursor)
 
 
 class _PlanSampler(Sampler[Any]):
@@ -297,7 +308,7 @@ class _PlanSampler(Sampler[Any]):
             yield batch
 
     def __len__(self) -> int:
-        return self._plan.num_batches(*self._progress.at_hand())
+        return self._progress.num_batches(self._plan)
 
 
 class _Epoch:
