@@ -154,7 +154,7 @@ def bench(
             loader = GraphLoader(
                 dataset,
                 **batches,  # type: ignore[arg-type]  # three of its integers, by name
-                oversized="single",
+                oversized="alone",
                 shuffle=False if order == "sequential" else order,
                 num_workers=num_workers,
                 persistent_workers=num_workers > 0,

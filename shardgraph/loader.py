@@ -32,12 +32,12 @@ class GraphLoader(DataLoader[Any]):
         max_nodes: Budget: nodes in a batch, as stored; a ``transform`` that adds some exceeds it.
         max_edges: Budget: edges in a batch.
         max_graphs: Budget: graphs in a batch.
-        oversized: What becomes of a graph over budget: ``"error"``, ``"single"``, ``"skip"``.
+        oversized: What becomes of a graph over budget: ``"error"``, ``"alone"``, ``"skip"``.
         shuffle: False; ``"full"``; ``"window"``, which a disk reads well; or True: full for small
             datasets and window for large.
         seed: Of the shuffle.
         drop_last: Leave out a last batch that is not full.
-        pad: Repeat some graphs rather than drop any, for ranks to take the same number of steps.
+        pad_ranks: Repeat some graphs rather than drop any, for ranks to take equally many steps.
         rank: This process among ``world_size``; by default what ``torch.distributed`` says.
         world_size: Number of processes.
         num_workers: Processes that read; 0 reads in this one.
@@ -79,7 +79,7 @@ class GraphLoader(DataLoader[Any]):
         shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
-        pad: bool = False,
+        pad_ranks: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
         num_workers: int = 0,
@@ -115,7 +115,7 @@ class GraphLoader(DataLoader[Any]):
             drop_last=drop_last,
             rank=rank,
             world_size=world_size,
-            pad=pad,
+            pad_ranks=pad_ranks,
             nbytes=manifest.nbytes * len(dataset) // max(1, manifest.num_graphs),
         )
         self._batch_size = batch_size

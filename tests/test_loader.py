@@ -253,7 +253,7 @@ BUDGETS = [
     {"max_edges": 5},
     {"max_nodes": 12, "max_graphs": 3},
     {"max_graphs": 4},
-    {"max_nodes": 4, "oversized": "single"},
+    {"max_nodes": 4, "oversized": "alone"},
     {"max_nodes": 4, "oversized": "skip"},
     {"batch_size": 6, "drop_last": True},
 ]

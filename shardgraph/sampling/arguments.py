@@ -1,12 +1,13 @@
 """Checks of a plan's arguments, whose errors name the argument, its value and what is allowed."""
 
 import operator
+from collections.abc import Iterator, Mapping
 from typing import SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from shardgraph.sampling.budget import Budget, Limit
+from shardgraph.sampling.sizes import SizesByType, TypeName, type_name
 
 
 def integer(
@@ -26,48 +27,46 @@ def integer(
     return number
 
 
-def size_array(name: str, sizes: ArrayLike | None, num_graphs: int) -> NDArray[np.integer] | None:
-    """Return sizes as an integer array [num_graphs], without a copy where they are one."""
-    if sizes is None:
-        return None
-    array = np.asarray(sizes)
-    if not array.size:
-        array = array.astype(np.int64)
-    if array.shape != (num_graphs,):
-        raise ValueError(
-            f"{name} must have one number for each of {num_graphs} graphs, got shape {array.shape}."
-        )
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got dtype {array.dtype}.")
-    if num_graphs and array.min() < 0:
-        raise ValueError(
-            f"{name} must not be negative, got {array.min()} for graph {int(array.argmin())}."
-        )
-    return array
-
-
 def make_budget(
-    max_nodes: int | None,
-    max_edges: int | None,
+    max_nodes: int | Mapping[TypeName, int] | None,
+    max_edges: int | Mapping[TypeName, int] | None,
     max_graphs: int | None,
-    num_nodes: NDArray[np.integer] | None,
-    num_edges: NDArray[np.integer] | None,
+    num_nodes: SizesByType | None,
+    num_edges: SizesByType | None,
 ) -> Budget:
     """Return the budgets that were given, with the sizes they need."""
-    limits = []
-    for name, maximum, needs, sizes in (
-        ("max_nodes", max_nodes, "num_nodes", num_nodes),
-        ("max_edges", max_edges, "num_edges", num_edges),
-        ("max_graphs", max_graphs, None, None),
-    ):
-        if maximum is None:
-            continue
-        if needs and sizes is None:
-            raise ValueError(
-                f"{name} needs the sizes of the graphs: give {needs}, one number a graph."
-            )
-        limits.append(Limit(name=name, maximum=integer(name, maximum, 1), sizes=sizes))
+    limits = [
+        *_limits("max_nodes", max_nodes, "num_nodes", num_nodes),
+        *_limits("max_edges", max_edges, "num_edges", num_edges),
+    ]
+    if max_graphs is not None:
+        limits.append(Limit(name="max_graphs", maximum=integer("max_graphs", max_graphs, 1)))
     return Budget(tuple(limits))
+
+
+def _limits(
+    name: str,
+    maximum: int | Mapping[TypeName, int] | None,
+    needs: str,
+    sizes: SizesByType | None,
+) -> Iterator[Limit]:
+    """Yield the budget of all types together, or one for each type that is named."""
+    if maximum is None:
+        return
+    if sizes is None:
+        raise ValueError(f"{name} needs the sizes of the graphs: give {needs}, one number a graph.")
+    if not isinstance(maximum, Mapping):
+        yield Limit(name=name, maximum=integer(name, maximum, 1), sizes=sizes.total)
+        return
+    if not maximum:
+        raise ValueError(f"{name} must name at least one type, got {{}}.")
+    for key, value in maximum.items():
+        kind = type_name(key)
+        if kind not in sizes.by_type:
+            known = ", ".join(map(repr, sizes.by_type)) or "one kind only: give a number"
+            raise ValueError(f"{name} names the type {key!r}; the graphs have {known}.")
+        each = f"{name}[{kind!r}]"
+        yield Limit(name=each, maximum=integer(each, value, 1), sizes=sizes.by_type[kind])
 
 
 def refuse_oversized(budget: Budget) -> None:
@@ -79,8 +78,9 @@ def refuse_oversized(budget: Budget) -> None:
     limit, size = next(
         (li, n) for li, n in zip(budget.limits, sizes, strict=True) if n > li.maximum
     )
+    what = limit.name.removeprefix("max_").replace("[", " of type ").rstrip("]")
     raise ValueError(
-        f"Graph {graph} has {size} {limit.name.removeprefix('max_')}, over "
+        f"Graph {graph} has {size} {what}, over "
         f"{limit.name}={limit.maximum}; graphs over a budget: {count}. Raise the budget, or give "
-        "oversized='single' for a batch of its own or oversized='skip' to leave such graphs out."
+        "oversized='alone' for a batch of its own or oversized='skip' to leave such graphs out."
     )

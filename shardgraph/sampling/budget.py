@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.sampling.permute import permutation
+from shardgraph.sampling.sizes import Sizes
 
-Oversized = Literal["error", "single", "skip"]
+Oversized = Literal["error", "alone", "skip"]
 
 COST_GROUP = 64
 """Batches sorted by cost together: enough for steps of 64 equal ranks, few enough that the order
@@ -40,7 +41,7 @@ class Limit:
 
     name: str
     maximum: int
-    sizes: NDArray[np.integer] | None = None
+    sizes: Sizes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Budget:
         sizes = np.ones((len(ids), len(self.limits)), np.int64)
         for column, limit in enumerate(self.limits):
             if limit.sizes is not None:
-                sizes[:, column] = limit.sizes[ids]
+                sizes[:, column] = limit.sizes.of(ids)
         return sizes
 
     def shares(self, ids: NDArray[np.int64], ptr: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -86,11 +87,27 @@ class Budget:
             count += int(np.count_nonzero(found))
         return count, first
 
+    def without_oversized(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the weights with those of graphs over a budget on their own set to 0."""
+        kept: NDArray[np.float64] = weights.copy()
+        for start in range(0, len(kept), _SCAN):
+            ids = np.arange(start, min(start + _SCAN, len(kept)), dtype=np.int64)
+            kept[ids[self.oversized(ids)]] = 0
+        return kept
+
+    def digests(self) -> dict[str, int]:
+        """Return what tells the sizes that are limited from others."""
+        return {
+            f"num_{limit.name.removeprefix('max_')}_crc32": limit.sizes.digest()
+            for limit in self.limits
+            if limit.sizes is not None
+        }
+
     def graphs_per_batch(self) -> float:
         """Return how many graphs of mean size fit into a batch."""
         fits = []
         for limit in self.limits:
-            total = 0 if limit.sizes is None else int(limit.sizes.sum(dtype=np.int64))
+            total = 0 if limit.sizes is None else limit.sizes.total()
             if limit.sizes is None:
                 fits.append(float(limit.maximum))
             elif total:

@@ -31,6 +31,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardgraph.sampling.draw import WeightedDraw
 from shardgraph.sampling.permute import FULL, key, permutation
 from shardgraph.sampling.window import WindowOrder
 
@@ -58,7 +59,7 @@ _SPAN = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderRule:
-    """Which order a dataset gets; ``block_size`` counts graphs and is 0 unless it is window."""
+    """Which order graphs get; ``block_size`` counts graphs and is 0 unless it is window."""
 
     kind: OrderKind
     num_graphs: int
@@ -140,21 +141,24 @@ def _fixed_spans(num: int) -> Iterator[tuple[int, int]]:
 class Orders:
     """The orders of a run, by epoch.
 
-    The permutation of a full shuffle is kept for the last epoch asked for, so that several readers
-    of one epoch share it; it does not travel in a pickle.
+    The permutation of a full shuffle, and a draw, are kept for the last epoch asked for, so that
+    several readers of one epoch share them; they do not travel in a pickle.
 
     Args:
-        rule: Which order.
+        rule: Which order; of the samples, if they are drawn.
         seed: Seed of the run.
+        draw: Draws the graphs that each epoch orders; None orders all graphs.
     """
 
-    def __init__(self, rule: OrderRule, seed: int) -> None:
+    def __init__(self, rule: OrderRule, seed: int, draw: WeightedDraw | None = None) -> None:
         self.rule = rule
         self.seed = seed
+        self._draw = draw
         self._full: tuple[int, FullOrder] | None = None
+        self._drawn: tuple[int, NDArray[np.int64]] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_full": None}
+        return {**self.__dict__, "_full": None, "_drawn": None}
 
     def get(self, epoch: int) -> SequentialOrder | FullOrder | WindowOrder:
         """Return the order of ``epoch``."""
@@ -162,10 +166,22 @@ class Orders:
         if rule.kind == "sequential":
             return SequentialOrder(rule.num_graphs)
         if rule.kind == "window":
-            return WindowOrder(rule.num_graphs, rule.block_size, self.seed, epoch)
+            drawn = self._drawn_items(epoch)
+            return WindowOrder(rule.num_graphs, rule.block_size, self.seed, epoch, drawn)
         kept = self._full
         if kept is None or kept[0] != epoch:
             self._full = kept = None  # so that two permutations never exist at once
             items = permutation(rule.num_graphs, key(self.seed, epoch, FULL))
+            if self._draw is not None:
+                items = self._draw.items(epoch)[items]
             self._full = kept = (epoch, FullOrder(items))
+        return kept[1]
+
+    def _drawn_items(self, epoch: int) -> NDArray[np.int64] | None:
+        if self._draw is None:
+            return None
+        kept = self._drawn
+        if kept is None or kept[0] != epoch:
+            self._drawn = kept = None
+            self._drawn = kept = (epoch, self._draw.items(epoch))
         return kept[1]

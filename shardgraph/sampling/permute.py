@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-FULL, BLOCKS, WINDOW, BATCHES = 0, 1, 2, 3
-"""Random streams: all graphs, the blocks of window order, one window, the batches of a pool."""
+FULL, BLOCKS, WINDOW, BATCHES, DRAW = 0, 1, 2, 3, 4
+"""Random streams: all graphs, the blocks of window order, one window, the batches of a pool, a draw
+by weights."""
 
 _CHUNK = 16384
 

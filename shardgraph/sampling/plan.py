@@ -1,17 +1,19 @@
 """`BatchPlan`: the exact list of batches of every epoch, for one rank."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardgraph.sampling.arguments import integer, make_budget, refuse_oversized, size_array
+from shardgraph.sampling.arguments import integer, make_budget, refuse_oversized
 from shardgraph.sampling.budget import Oversized
+from shardgraph.sampling.draw import read_draw
 from shardgraph.sampling.order import OrderKind, Orders, choose_order
 from shardgraph.sampling.partition import batches_below, share_out, slot, steps
 from shardgraph.sampling.sequence import BatchSequence, CountedBatches, PackedBatches
-from shardgraph.sampling.state import Fingerprint, digest, read_state, write_state
+from shardgraph.sampling.sizes import TypeName, read_sizes
+from shardgraph.sampling.state import Fingerprint, read_state, write_state
 from shardgraph.sampling.statistics import PlanStatistics, measure
 from shardgraph.sampling.window import merge_ranges
 
@@ -36,10 +38,12 @@ class BatchPlan:
     within it. Every graph comes once an epoch, except that
 
     * a last step with fewer batches than ranks is shared out, and at most ``world_size - 1`` graphs
-      are dropped from it, or repeated with ``pad=True``, so that all ranks take the same number of
-      steps;
+      are dropped from it, or repeated with ``pad_ranks=True``, so that all ranks take the same
+      number of steps;
     * ``drop_last=True`` leaves out a shorter last batch and a short last step;
-    * ``oversized="skip"`` leaves out graphs over budget.
+    * ``oversized="skip"`` leaves out graphs over budget;
+    * with ``weights`` an epoch is ``num_samples`` draws, which are batched, packed and dealt out to
+      ranks as graphs are otherwise.
 
     Places in an epoch are given as a *cursor*: the number of batches of the global sequence used up
     by all ranks together. `resume` returns one, 0 is the start, and each step adds ``world_size``.
@@ -47,23 +51,29 @@ class BatchPlan:
     Args:
         num_graphs: Length of the dataset, 0 or more.
         batch_size: Graphs in a batch. Give this or budgets.
-        max_nodes: Budget: nodes in a batch.
-        max_edges: Budget: edges in a batch.
+        max_nodes: Budget: nodes in a batch, all types together; or by node type, as a dict.
+        max_edges: Budget: edges in a batch; or by edge type, given as a triple or as PyG's string.
         max_graphs: Budget: graphs in a batch. Budgets hold together, and are packed anew for each
             epoch.
-        num_nodes: Nodes of each graph: int [num_graphs]. Needed by ``max_nodes``, otherwise for
-            `statistics` only. Kept as it is, not copied.
+        num_nodes: Nodes of each graph: int [num_graphs], or such an array for each type. Needed by
+            ``max_nodes``, otherwise for `statistics` only. Kept as it is, not copied.
         num_edges: The same for edges.
         oversized: What becomes of a graph that exceeds a budget on its own: ``"error"``,
-            ``"single"`` (a batch of its own) or ``"skip"``.
+            ``"alone"`` (a batch of its own) or ``"skip"``.
         shuffle: False, ``"full"``, ``"window"`` (runs that a disk reads well), or True, which picks
             by ``nbytes``. Budget packing without shuffle keeps the order.
         seed: From 0 to 2**64 - 1.
         drop_last: Leave out what does not make a full batch or step at the end.
         rank: This process, from 0.
         world_size: Number of processes.
-        pad: Repeat graphs rather than drop any in the last step. Excludes ``drop_last``.
+        pad_ranks: Repeat graphs rather than drop any in the last step. Excludes ``drop_last``.
         nbytes: Stored bytes of these graphs; 0 where not known.
+        weights: Draw each epoch's graphs at random, with probabilities in proportion to these: real
+            numbers from 0 on [num_graphs]. Needs a shuffle. Graphs that ``oversized`` skips are not
+            drawn.
+        num_samples: Number of draws in an epoch, by default ``num_graphs``.
+        replacement: Whether a graph can be drawn again in the same epoch. If not, ``num_samples``
+            must be given.
 
     Raises:
         ValueError: If an argument is out of its range, or a graph exceeds a budget and
@@ -85,19 +95,22 @@ class BatchPlan:
         num_graphs: int,
         *,
         batch_size: int | None = None,
-        max_nodes: int | None = None,
-        max_edges: int | None = None,
+        max_nodes: int | Mapping[TypeName, int] | None = None,
+        max_edges: int | Mapping[TypeName, int] | None = None,
         max_graphs: int | None = None,
-        num_nodes: ArrayLike | None = None,
-        num_edges: ArrayLike | None = None,
+        num_nodes: ArrayLike | Mapping[TypeName, ArrayLike] | None = None,
+        num_edges: ArrayLike | Mapping[TypeName, ArrayLike] | None = None,
         oversized: Oversized = "error",
         shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
-        pad: bool = False,
+        pad_ranks: bool = False,
         nbytes: int = 0,
+        weights: ArrayLike | None = None,
+        num_samples: int | None = None,
+        replacement: bool = True,
     ) -> None:
         self.num_graphs = integer("num_graphs", num_graphs, 0)
         self.world_size = integer("world_size", world_size, 1)
@@ -105,27 +118,48 @@ class BatchPlan:
             "rank", rank, 0, self.world_size - 1, because=f" for world_size={self.world_size}"
         )
         self.seed = integer("seed", seed, 0, 2**64 - 1)
-        if oversized not in ("error", "single", "skip"):
-            raise ValueError(f"oversized must be 'error', 'single' or 'skip', got {oversized!r}.")
-        if pad and drop_last:
+        if oversized not in ("error", "alone", "skip"):
+            raise ValueError(f"oversized must be 'error', 'alone' or 'skip', got {oversized!r}.")
+        if pad_ranks and drop_last:
             raise ValueError(
-                "pad=True fills the last step and drop_last=True leaves it out: give one of them."
+                "pad_ranks=True fills the last step and drop_last=True leaves it out: give one of "
+                "them."
             )
-        self.pad, self.drop_last = bool(pad), bool(drop_last)
-        self._num_nodes = size_array("num_nodes", num_nodes, self.num_graphs)
-        self._num_edges = size_array("num_edges", num_edges, self.num_graphs)
-        self._rule = choose_order(self.num_graphs, integer("nbytes", nbytes, 0), shuffle)
-        self._orders = Orders(self._rule, self.seed)
+        self.pad_ranks, self.drop_last = bool(pad_ranks), bool(drop_last)
+        self._num_nodes = read_sizes("num_nodes", num_nodes, self.num_graphs)
+        self._num_edges = read_sizes("num_edges", num_edges, self.num_graphs)
         self._budget = make_budget(
             max_nodes, max_edges, max_graphs, self._num_nodes, self._num_edges
+        )
+        self._draw = read_draw(
+            weights,
+            num_samples,
+            replacement=replacement,
+            num_graphs=self.num_graphs,
+            seed=self.seed,
         )
         self._options: Fingerprint = {
             "batch_size": None if batch_size is None else integer("batch_size", batch_size, 1),
             **{limit.name: limit.maximum for limit in self._budget.limits},
             "oversized": oversized if self._budget.limits else None,
         }
+        self._rule = choose_order(self.num_graphs, integer("nbytes", nbytes, 0), shuffle)
+        self._orders = self._make_orders(oversized)
         self._fingerprint: Fingerprint | None = None
         self._sequence = self._make_sequence(self._options["batch_size"], oversized)
+
+    def _make_orders(self, oversized: Oversized) -> Orders:
+        draw = self._draw
+        if draw is None:
+            return Orders(self._rule, self.seed)
+        if self.order == "sequential":
+            raise ValueError(
+                "weights draw the graphs of an epoch at random, so they need a shuffle: give "
+                "shuffle=True (or 'full', or 'window')."
+            )
+        if oversized == "skip":
+            draw = replace(draw, weights=self._budget.without_oversized(draw.weights))
+        return Orders(replace(self._rule, num_graphs=draw.num_samples), self.seed, draw)
 
     def _make_sequence(
         self, batch_size: int | str | bool | None, oversized: Oversized
@@ -147,6 +181,11 @@ class BatchPlan:
     def order(self) -> OrderKind:
         """The order that ``shuffle`` came to: ``"sequential"``, ``"full"`` or ``"window"``."""
         return self._rule.kind
+
+    @property
+    def oversized(self) -> int:
+        """Number of graphs that exceed a budget on their own."""
+        return self._sequence.oversized
 
     @property
     def skipped(self) -> int:
@@ -175,7 +214,9 @@ class BatchPlan:
         full, over = divmod(self._sequence.count(epoch) - cursor, self.world_size)
         if not over or self.drop_last:
             return full
-        return full + (self.pad or self._sequence.graphs_in_last(epoch, over) >= self.world_size)
+        return full + (
+            self.pad_ranks or self._sequence.graphs_in_last(epoch, over) >= self.world_size
+        )
 
     def batches(self, epoch: int = 0, cursor: int = 0) -> Iterator[NDArray[np.int64]]:
         """Return an iterator over the batches of this rank in ``epoch`` from ``cursor`` on.
@@ -198,7 +239,7 @@ class BatchPlan:
                 cursor += self.world_size
             elif not self.drop_last:
                 shared = share_out(
-                    step, self.world_size, self._padding(epoch) if self.pad else None
+                    step, self.world_size, self._padding(epoch) if self.pad_ranks else None
                 )
                 yield from (part.copy() for part in shared[self.rank : self.rank + 1])
 
@@ -216,7 +257,7 @@ class BatchPlan:
 
         In window order an item is a window: all its graphs, and the batches that are complete with
         it. In other orders an item is the graphs of one batch. The numbers of batches add up to
-        `num_batches`. Graphs repeated by ``pad`` are not announced.
+        `num_batches`. Graphs repeated by ``pad_ranks`` are not announced.
         """
         epoch, cursor = self._place(epoch, cursor)
         self._orders.get(epoch)
@@ -242,10 +283,11 @@ class BatchPlan:
         epoch, _ = self._place(epoch, 0)
         return measure(
             self._sequence.batches(epoch, 0),
-            num_nodes=self._num_nodes,
-            num_edges=self._num_edges,
+            num_nodes=None if self._num_nodes is None else self._num_nodes.total,
+            num_edges=None if self._num_edges is None else self._num_edges.total,
             budget=self._budget if self._budget.limits else None,
             world_size=self.world_size,
+            oversized=self.oversized,
             skipped=self.skipped,
         )
 
@@ -280,7 +322,7 @@ class BatchPlan:
     def _identity(self) -> Fingerprint:
         """Return everything that decides the global sequence of batches."""
         if self._fingerprint is None:
-            sizes = {limit.name: limit.sizes for limit in self._budget.limits}
+            draw = self._draw
             self._fingerprint = {
                 "num_graphs": self.num_graphs,
                 "order": self._rule.kind,
@@ -288,8 +330,8 @@ class BatchPlan:
                 "seed": None if self.order == "sequential" else self.seed,
                 "drop_last": self.drop_last,
                 **self._options,
-                "num_nodes_crc32": digest(sizes.get("max_nodes")),
-                "num_edges_crc32": digest(sizes.get("max_edges")),
+                **self._budget.digests(),
+                **({} if draw is None else draw.identity()),
             }
         return self._fingerprint
 

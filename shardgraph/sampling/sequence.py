@@ -43,8 +43,10 @@ class BatchSequence(Protocol):
 
     matched: bool
     """Neighbouring batches are nearly equal in cost."""
+    oversized: int
+    """Number of graphs that exceed a budget on their own."""
     skipped: int
-    """Number of graphs left out of every epoch for their size."""
+    """How many of them are left out of every epoch."""
 
     def count(self, epoch: int) -> int:
         """Return the number of batches."""
@@ -71,7 +73,7 @@ class CountedBatches:
     def __init__(self, orders: Orders, batch_size: int, *, drop_last: bool) -> None:
         num_graphs = orders.rule.num_graphs
         self.matched = False
-        self.skipped = 0
+        self.oversized = self.skipped = 0
         self._orders = orders
         self._batch_size = batch_size
         self._count = num_graphs // batch_size if drop_last else -(-num_graphs // batch_size)
@@ -116,7 +118,7 @@ class PackedBatches:
     Args:
         orders: The order of each epoch.
         budget: The budgets.
-        oversized: What becomes of a graph over budget: ``"single"`` makes it a batch, ``"skip"``
+        oversized: What becomes of a graph over budget: ``"alone"`` makes it a batch, ``"skip"``
             leaves it out. With ``"error"`` there must be none.
         drop_last: Leave out a last batch that has room in every budget.
     """
@@ -127,9 +129,9 @@ class PackedBatches:
         self._orders = orders
         self._budget = budget
         self._drop_last = drop_last
-        self._num_oversized = budget.find_oversized()[0]
+        self.oversized = budget.find_oversized()[0]
         self._skip = oversized == "skip"
-        self.skipped = self._num_oversized if self._skip else 0
+        self.skipped = self.oversized if self._skip else 0
         self.matched = orders.rule.kind != "sequential"
         self._ordered = not self.matched or budget.graphs_per_batch() >= _ORDERED_PER_BATCH
         self._counts: dict[int, NDArray[np.int32]] = {}
@@ -196,12 +198,12 @@ class PackedBatches:
         self, ids: NDArray[np.int64], *, last: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return ``(ids, ptr, left)`` as `pack_pool` does, having dealt with oversized graphs."""
-        singles = ids[:0]
-        if self._num_oversized and (self._skip or not self._ordered):
+        alone = ids[:0]
+        if self.oversized and (self._skip or not self._ordered):
             over = self._budget.oversized(ids)
-            singles, ids = ids[over], ids[~over]
+            alone, ids = ids[over], ids[~over]
         ids, ptr, left = pack_pool(ids, self._budget, ordered=self._ordered, last=last)
-        if len(singles) and not self._skip:
-            ids = np.concatenate((ids, singles))
-            ptr = np.concatenate((ptr, ptr[-1] + np.arange(1, len(singles) + 1)))
+        if len(alone) and not self._skip:
+            ids = np.concatenate((ids, alone))
+            ptr = np.concatenate((ptr, ptr[-1] + np.arange(1, len(alone) + 1)))
         return ids, ptr, left

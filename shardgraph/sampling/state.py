@@ -5,28 +5,12 @@ means the same for any number of ranks. A fingerprint says everything that decid
 place is refused by any other plan.
 """
 
-import zlib
 from collections.abc import Mapping
-
-import numpy as np
-from numpy.typing import NDArray
 
 STATE_VERSION = 1
 """Raised whenever the same arguments would give another sequence."""
 
 Fingerprint = Mapping[str, int | str | bool | None]
-
-_CHUNK = 1 << 18
-
-
-def digest(sizes: NDArray[np.integer] | None) -> int | None:
-    """Return the CRC-32 of sizes, the same for any integer dtype; None for None."""
-    if sizes is None:
-        return None
-    crc = 0
-    for start in range(0, len(sizes), _CHUNK):
-        crc = zlib.crc32(sizes[start : start + _CHUNK].astype("<i8").tobytes(), crc)
-    return crc
 
 
 def write_state(epoch: int, cursor: int, fingerprint: Fingerprint) -> dict[str, object]:
@@ -40,8 +24,8 @@ def read_state(state: Mapping[str, object], fingerprint: Fingerprint) -> tuple[i
     Raises:
         TypeError: If ``state`` or its plan is not a mapping.
         ValueError: If it is not a state, is of another version, or belongs to another plan; the
-        message says how the
-            plans differ.
+        message
+            says how the plans differ.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"A plan's state is a dict from state_dict(), got {type(state).__name__}.")

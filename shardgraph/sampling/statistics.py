@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.sampling.budget import Budget
+from shardgraph.sampling.sizes import Sizes
 
 _CHUNK = 1024
 """Batches measured by one NumPy call."""
@@ -30,8 +31,10 @@ class PlanStatistics:
     """Batches of the whole epoch."""
     num_graphs: int
     """Graphs in them."""
+    oversized: int
+    """Graphs of the dataset that exceed a budget on their own."""
     skipped: int
-    """Graphs left out because they exceed a budget."""
+    """How many of them are left out; the others are a batch each."""
     graphs: Spread
     """Graphs in a batch."""
     nodes: Spread | None
@@ -48,10 +51,11 @@ class PlanStatistics:
 def measure(
     batches: Iterable[NDArray[np.int64]],
     *,
-    num_nodes: NDArray[np.integer] | None,
-    num_edges: NDArray[np.integer] | None,
+    num_nodes: Sizes | None,
+    num_edges: Sizes | None,
     budget: Budget | None,
     world_size: int,
+    oversized: int,
     skipped: int,
 ) -> PlanStatistics:
     """Return the statistics of the batches of an epoch, none of them empty."""
@@ -59,9 +63,9 @@ def measure(
     for ids, ptr in _chunks(batches):
         counts.append(np.diff(ptr))
         if num_nodes is not None:
-            nodes.append(np.add.reduceat(num_nodes[ids].astype(np.int64), ptr[:-1]))
+            nodes.append(np.add.reduceat(num_nodes.of(ids), ptr[:-1]))
         if num_edges is not None:
-            edges.append(np.add.reduceat(num_edges[ids].astype(np.int64), ptr[:-1]))
+            edges.append(np.add.reduceat(num_edges.of(ids), ptr[:-1]))
         if budget is not None:
             fills.append(budget.shares(ids, ptr))
     graphs, fill = np.concatenate(counts), np.concatenate(fills)
@@ -70,6 +74,7 @@ def measure(
     return PlanStatistics(
         num_batches=len(graphs),
         num_graphs=int(graphs.sum()),
+        oversized=oversized,
         skipped=skipped,
         graphs=_spread(graphs),
         nodes=None if num_nodes is None else _spread(np.concatenate(nodes)),

@@ -23,14 +23,24 @@ class WindowOrder:
         block_size: Graphs in a block, at least 1.
         seed: Seed of the run.
         epoch: Epoch.
+        drawn: The graphs that items stand for, sorted, repeats allowed: int64 [num_graphs]. Blocks
+            are then runs of these, which lie as close together as weights let them.
     """
 
-    def __init__(self, num_graphs: int, block_size: int, seed: int, epoch: int) -> None:
+    def __init__(
+        self,
+        num_graphs: int,
+        block_size: int,
+        seed: int,
+        epoch: int,
+        drawn: NDArray[np.int64] | None = None,
+    ) -> None:
         num_blocks = -(-num_graphs // block_size)
         self.num_graphs = num_graphs
         self.block_size = block_size
         self.num_windows = -(-num_blocks // WINDOW_BLOCKS)
         self._seed, self._epoch = seed, epoch
+        self._drawn = drawn
         self._blocks = permutation(num_blocks, key(seed, epoch, BLOCKS))
         # After the window of the short block, all start earlier by what that block lacks.
         self._missing = num_blocks * block_size - num_graphs
@@ -50,8 +60,10 @@ class WindowOrder:
     def ranges(self, window: int) -> NDArray[np.int64]:
         """Return the graphs of ``window`` as sorted, merged, half-open ranges: int64 [n, 2]."""
         blocks = np.sort(self._blocks[window * WINDOW_BLOCKS : (window + 1) * WINDOW_BLOCKS])
-        ranges = merge_ranges(blocks) * self.block_size
-        return np.minimum(ranges, self.num_graphs)
+        ranges = np.minimum(merge_ranges(blocks) * self.block_size, self.num_graphs)
+        if self._drawn is None:
+            return ranges
+        return merge_ranges(np.concatenate([self._drawn[start:stop] for start, stop in ranges]))
 
     def take(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return items ``start`` to ``stop``: int64 [stop - start]. Shuffles only their windows."""
@@ -82,6 +94,8 @@ class WindowOrder:
         items = (blocks[:, None] * self.block_size + np.arange(self.block_size)).ravel()
         items = items[items < self.num_graphs]
         items = items[permutation(len(items), key(self._seed, self._epoch, WINDOW, window))]
+        if self._drawn is not None:
+            items = self._drawn[items]
         self._last = (window, items)
         return items
 

@@ -18,6 +18,7 @@ from shardgraph.sampling.budget import (
     reorder,
 )
 from shardgraph.sampling.permute import BATCHES, key
+from shardgraph.sampling.sizes import Sizes
 
 
 @st.composite
@@ -40,7 +41,7 @@ def pools(draw):
 def make_budget(sizes, limits):
     return Budget(
         tuple(
-            Limit(name=f"max_{column}", maximum=int(limit), sizes=sizes[:, column])
+            Limit(name=f"max_{column}", maximum=int(limit), sizes=Sizes((sizes[:, column],)))
             for column, limit in enumerate(limits)
         )
     )
@@ -179,7 +180,7 @@ def test_budget_sizes_and_oversized():
     nodes = np.array([3, 300, 5, 0], np.uint16)
     budget = Budget(
         (
-            Limit(name="max_nodes", maximum=10, sizes=nodes),
+            Limit(name="max_nodes", maximum=10, sizes=Sizes((nodes,))),
             Limit(name="max_graphs", maximum=2),
         )
     )
@@ -194,7 +195,9 @@ def test_budget_sizes_and_oversized():
 def test_find_oversized_scans_all():
     nodes = np.ones(600_000, np.int32)
     nodes[[300_001, 599_999]] = 50
-    assert Budget((Limit(name="max_nodes", maximum=49, sizes=nodes),)).find_oversized() == (
+    assert Budget(
+        (Limit(name="max_nodes", maximum=49, sizes=Sizes((nodes,))),)
+    ).find_oversized() == (
         2,
         300_001,
     )

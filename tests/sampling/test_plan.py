@@ -93,10 +93,10 @@ def test_ranks_take_equal_steps_and_share_all_graphs(plan, world_size, epoch):
 @given(plan=plans(), world_size=st.integers(1, 9))
 def test_padding_completes(plan, world_size):
     num_graphs, options = plan
-    ranks = every_rank(num_graphs, world_size, pad=True, **options)
+    ranks = every_rank(num_graphs, world_size, pad_ranks=True, **options)
     steps = {len(batches) for batches in ranks}
     assert steps == {
-        BatchPlan(num_graphs, world_size=world_size, pad=True, **options).num_batches()
+        BatchPlan(num_graphs, world_size=world_size, pad_ranks=True, **options).num_batches()
     }
     graphs = [graph for batches in ranks for batch in batches for graph in batch]
     assert set(graphs) == set(range(num_graphs))
@@ -147,7 +147,7 @@ def test_drop_last_leaves_full_steps(plan, world_size):
         ),
         pytest.param(
             2,
-            {"batch_size": 5, "pad": True},
+            {"batch_size": 5, "pad_ranks": True},
             [[[0, 1, 2, 3, 4], [10]], [[5, 6, 7, 8, 9], [0]]],
             id="one-graph-padded",
         ),
@@ -171,14 +171,14 @@ def test_rank_cases(world_size, options, expected):
 
 
 def test_padding_repeats_a_dataset_smaller_than_the_ranks():
-    ranks = every_rank(2, 5, batch_size=3, pad=True)
+    ranks = every_rank(2, 5, batch_size=3, pad_ranks=True)
     assert ranks == [[[0]], [[1]], [[0]], [[1]], [[0]]]
 
 
 def test_empty_dataset():
     for options in ({"batch_size": 4}, {"max_nodes": 4, "num_nodes": []}):
         for shuffle in (False, "full", "window"):
-            plan = BatchPlan(0, shuffle=shuffle, pad=True, world_size=2, **options)
+            plan = BatchPlan(0, shuffle=shuffle, pad_ranks=True, world_size=2, **options)
             assert len(plan) == 0
             assert list(plan.batches()) == []
             assert list(plan.read_ahead()) == []
@@ -272,7 +272,7 @@ class TestOversized:
     def test_error(self):
         match = (
             r"Graph 1 has 50 nodes, over max_nodes=10; graphs over a budget: 2\. Raise the budget, "
-            r"or give oversized='single' .* or oversized='skip'"
+            r"or give oversized='alone' .* or oversized='skip'"
         )
         with pytest.raises(ValueError, match=match):
             BatchPlan(7, max_nodes=10, num_nodes=self.SIZES)
@@ -281,8 +281,8 @@ class TestOversized:
         with pytest.raises(ValueError, match="Graph 0 has 30 edges, over max_edges=20"):
             BatchPlan(1, max_nodes=10, max_edges=20, num_nodes=[1], num_edges=[30])
 
-    def test_single(self):
-        plan = BatchPlan(7, max_nodes=10, num_nodes=self.SIZES, oversized="single")
+    def test_alone(self):
+        plan = BatchPlan(7, max_nodes=10, num_nodes=self.SIZES, oversized="alone")
         assert lists(plan.batches()) == [[0], [1], [2, 3], [4], [5, 6]]
         assert plan.skipped == 0
 
@@ -297,7 +297,7 @@ class TestOversized:
         for max_nodes in (20, 28):
             options = {"max_nodes": max_nodes, "num_nodes": SIZES, "shuffle": shuffle}
             over = set(np.flatnonzero(max_nodes < SIZES).tolist())
-            plan = BatchPlan(400, oversized="single", **options)
+            plan = BatchPlan(400, oversized="alone", **options)
             batches = lists(plan.batches(1))
             assert sorted(graph for batch in batches for graph in batch) == list(range(400))
             singles = {batch[0] for batch in batches if SIZES[batch].sum() > max_nodes}
@@ -350,9 +350,9 @@ class TestOversized:
             "rank must be from 0 to 1 for world_size=2, got 2",
         ),
         ({"batch_size": 2, "rank": -1}, ValueError, "rank must be from 0 to 0"),
-        ({"batch_size": 2, "oversized": "alone"}, ValueError, "oversized must be 'error'"),
+        ({"batch_size": 2, "oversized": "single"}, ValueError, "oversized must be 'error'"),
         ({"batch_size": 2, "shuffle": "random"}, ValueError, "shuffle must be False, True"),
-        ({"batch_size": 2, "pad": True, "drop_last": True}, ValueError, "give one of them"),
+        ({"batch_size": 2, "pad_ranks": True, "drop_last": True}, ValueError, "give one of them"),
         ({"batch_size": 2, "nbytes": -1}, ValueError, "nbytes must be at least 0, got -1"),
     ],
 )
@@ -390,6 +390,7 @@ def test_statistics_of_budgets():
     assert plan.statistics() == PlanStatistics(
         num_batches=4,
         num_graphs=7,
+        oversized=0,
         skipped=0,
         graphs=Spread(min=1, mean=1.75, max=2),
         nodes=Spread(min=2, mean=8, max=10),
@@ -403,6 +404,7 @@ def test_statistics_of_counts():
     assert BatchPlan(5, batch_size=2).statistics() == PlanStatistics(
         num_batches=3,
         num_graphs=5,
+        oversized=0,
         skipped=0,
         graphs=Spread(min=1, mean=5 / 3, max=2),
         nodes=None,
