@@ -23,6 +23,7 @@ from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
 from shardgraph.format.splits import unpack_split
 from shardgraph.format.statistics import Statistics
+from shardgraph.per_graph import GraphSizes, read_labels, read_sizes, select
 from shardgraph.processing import build, is_current
 from shardgraph.shards.advise import Advisor, FaultWatch, sorted_ranges
 from shardgraph.shards.gather import Selection
@@ -125,6 +126,7 @@ class ShardedDataset(Dataset):
         self._decoder: GraphDecoder | None = None
         self._advisor = Advisor(self._pool)
         self._faults = FaultWatch()
+        self._known: dict[str, Any] = {}
 
     # Processing ----------------------------------------------------------------------------------
 
@@ -263,7 +265,7 @@ class ShardedDataset(Dataset):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_decoder", "_advisor", "_faults"):
+        for name in ("_decoder", "_advisor", "_faults", "_known"):
             state.pop(name, None)
         return state
 
@@ -305,9 +307,35 @@ class ShardedDataset(Dataset):
         subset._indices = unpack_split(splits[name], self.manifest.num_graphs)
         return subset
 
-    def graph_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Nodes and edges of each graph of this subset: two int64 [len(self)]. Reads ptr only."""
-        return self._facts().totals()
+    @property
+    def sizes(self) -> GraphSizes:
+        """Nodes and edges of each graph of this subset, also by type, as read-only NumPy arrays.
+
+        Reads ptr only, once; subsets share it, and those made by slices are views.
+
+        Example:
+            ``dataset[dataset.sizes.num_nodes <= 100]`` is the subset of small graphs.
+        """
+        whole = self._known.get("sizes")
+        if whole is None:
+            facts = Facts(self._pool, self.manifest, self.schema, None)
+            whole = self._known["sizes"] = read_sizes(facts, self.schema)
+        return whole if self._indices is None else whole.select(self._indices)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """``y`` of each graph of this subset as a read-only NumPy array, whatever ``transform``.
+
+        [len(self)] if ``y`` is one number, else [len(self), ...]. Reads that column only, once;
+        subsets share it, and those made by slices are views.
+
+        Raises:
+            ValueError: if there is not one ``y`` of numbers for each graph.
+        """
+        whole = self._known.get("labels")
+        if whole is None:
+            whole = self._known["labels"] = read_labels(self._pool, self.schema)
+        return select(whole, self._indices)
 
     def _facts(self) -> Facts:
         return Facts(self._pool, self.manifest, self.schema, self._indices)

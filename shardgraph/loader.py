@@ -99,7 +99,8 @@ class GraphLoader(DataLoader[Any]):
             batch_size = 1
         num_nodes = num_edges = None
         if max_nodes is not None or max_edges is not None:
-            num_nodes, num_edges = dataset.graph_sizes()
+            sizes = dataset.sizes
+            num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
         manifest = dataset.manifest
         self.plan = BatchPlan(
             len(dataset),

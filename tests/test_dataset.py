@@ -481,14 +481,85 @@ def test_the_summary_of_typed_graphs_is_pygs(tmp_path):
     assert_summary(expected[2:5].get_summary(), dataset[2:5].get_summary())
 
 
-def test_graph_sizes(dataset, graphs):
-    nodes, edges = dataset.graph_sizes()
-    assert nodes.tolist() == [data.num_nodes for data in graphs]
-    assert edges.tolist() == [data.num_edges for data in graphs]
-    nodes, edges = dataset[[4, 9, 0]].graph_sizes()
-    assert (nodes.tolist(), edges.tolist()) == ([4, 4, 0], [8, 8, 0])
-    nodes, _ = dataset[4:9:2].graph_sizes()
-    assert nodes.tolist() == [4, 1, 3]
+def test_sizes(dataset, graphs):
+    sizes = dataset.sizes
+    assert sizes.num_nodes.tolist() == [data.num_nodes for data in graphs]
+    assert sizes.num_edges.tolist() == [data.num_edges for data in graphs]
+    assert (sizes.num_nodes_dict, sizes.num_edges_dict) == ({}, {})
+    assert sizes.num_nodes.dtype == sizes.num_edges.dtype == np.int32
+    chosen = dataset[[4, 9, 0]].sizes
+    assert (chosen.num_nodes.tolist(), chosen.num_edges.tolist()) == ([4, 4, 0], [8, 8, 0])
+    with pytest.raises(ValueError, match="read-only"):
+        chosen.num_nodes[0] = 1
+
+
+@pytest.mark.parametrize("part", [slice(4, 9, 2), slice(None, None, -3), slice(6, 2, -1)], ids=str)
+def test_sizes_and_labels_of_a_slice_are_views(tmp_path, part):
+    write(tmp_path, [Data(x=torch.zeros(n, 1), y=n) for n in range(10)], "300")
+    dataset = sg.ShardedDataset(tmp_path)
+    expected = np.arange(10)[part].tolist()
+    assert dataset[part].sizes.num_nodes.tolist() == dataset[part].labels.tolist() == expected
+    assert np.shares_memory(dataset[part].sizes.num_nodes, dataset.sizes.num_nodes)
+    assert np.shares_memory(dataset[part].labels, dataset.labels)
+
+
+def test_sizes_by_type_are_pygs(tmp_path):
+    graphs = [make.hetero(np.random.default_rng(seed)) for seed in range(5)]
+    dataset = sg.ShardedDataset(write(tmp_path, graphs))
+    sizes = dataset[1:].sizes
+    nodes = {key: counts.tolist() for key, counts in sizes.num_nodes_dict.items()}
+    edges = {key: counts.tolist() for key, counts in sizes.num_edges_dict.items()}
+    assert nodes == {
+        key: [g[key].num_nodes if key in g.node_types else 0 for g in graphs[1:]] for key in nodes
+    }
+    assert edges == {
+        key: [g[key].num_edges if key in g.edge_types else 0 for g in graphs[1:]] for key in edges
+    }
+    assert set(nodes) == {key for g in graphs for key in g.node_types}
+    assert set(edges) == {key for g in graphs for key in g.edge_types}
+    assert sizes.num_nodes.tolist() == [g.num_nodes for g in graphs[1:]]
+    assert sizes.num_edges.tolist() == [g.num_edges for g in graphs[1:]]
+
+
+@pytest.mark.parametrize(
+    ("y", "dtype"),
+    [
+        (lambda n: n, np.int64),
+        (lambda n: n / 2, np.float64),
+        (lambda n: n > 2, np.bool_),
+        (lambda n: torch.tensor(n), np.int64),
+        (lambda n: torch.tensor([n], dtype=torch.int32), np.int32),
+        (lambda n: torch.tensor([[n / 2]]), np.float32),
+        (lambda n: torch.tensor([n / 2], dtype=torch.bfloat16), np.float32),
+        (lambda n: torch.tensor([[n, n + 1]]), np.int64),
+    ],
+    ids=["int", "float", "bool", "0-d", "one", "one-by-one", "bfloat16", "two"],
+)
+def test_labels(tmp_path, y, dtype):
+    write(tmp_path, [Data(x=torch.zeros(2, 1), y=y(n)) for n in range(5)], "300")
+    dataset = sg.ShardedDataset(tmp_path, transform=lambda data: 1 / 0)
+    expected = [n.tolist() if isinstance(n := y(k), torch.Tensor) else n for k in range(5)]
+    flat = [np.ravel(each).tolist() for each in expected]
+    labels = dataset.labels
+    assert labels.dtype == dtype
+    assert [np.ravel(each).tolist() for each in labels] == flat
+    assert labels.ndim == (2 if len(flat[0]) == 2 else 1)
+    assert [np.ravel(each).tolist() for each in dataset[[3, 0]].labels] == [flat[3], flat[0]]
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (Data(x=torch.zeros(3, 1)), "these graphs have no y"),
+        (Data(x=torch.zeros(3, 1), y=torch.zeros(3)), "does not have exactly one row in each"),
+        (Data(x=torch.zeros(3, 1), y="toxic"), "y is of kind 'str'"),
+        (Data(x=torch.zeros(3, 1), y=[torch.zeros(1)]), "a y of kind 'list'"),
+    ],
+)
+def test_labels_that_are_not_one_number_a_graph(tmp_path, data, match):
+    write(tmp_path, [data, data])
+    with pytest.raises(ValueError, match=match):
+        sg.ShardedDataset(tmp_path).labels  # noqa: B018
 
 
 def test_splits_are_named_subsets(tmp_path, graphs):

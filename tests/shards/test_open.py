@@ -618,7 +618,7 @@ for _ in range(count):
         lambda: [dataset[i] for i in range(len(dataset))],
         lambda: dataset.__getitems__(range(len(dataset))),
         lambda: list(sg.GraphLoader(plain, batch_size=2)),
-        lambda: dataset.graph_sizes(),
+        lambda: dataset.sizes,
     ):
         try:
             work()
