@@ -17,7 +17,7 @@ from shardgraph.convert.worker import edited, read_records, reject_error
 from shardgraph.errors import SchemaError
 from shardgraph.format.schema import Schema
 
-MIN_TASKS = 64
+MIN_TASKS = 32
 """Partitions are put together into whole shards only where at least this many tasks are left."""
 
 _SAMPLE = 20  # graphs that tell how many fill a shard

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import xxhash
 
@@ -164,6 +165,37 @@ def spans(num_records: int, size: int) -> Iterator[tuple[int, int]]:
     """Splits `num_records` into runs of `size`: yields (first, count), the last one shorter."""
     for first in range(0, num_records, size):
         yield first, min(size, num_records - first)
+
+
+class Placed(Protocol):
+    """A record of a file that knows where it starts."""
+
+    @property
+    def line(self) -> int:
+        """Counted from 1."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Byte of the (uncompressed) file."""
+        ...
+
+
+def runs_of_records(file: str, records: Iterator[Placed], size: int) -> list[Partition]:
+    """Partitions of `size` records of one file, found in one pass over them."""
+    found: list[Partition] = []
+    while (first := next(records, None)) is not None:
+        count = 1 + sum(1 for _ in itertools.islice(records, size - 1))
+        found.append(
+            Partition(
+                file=file,
+                first=len(found) * size,
+                num_records=count,
+                offset=first.offset,
+                line=first.line,
+            )
+        )
+    return found
 
 
 def require(module: str, extra: str, what: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from shardgraph.convert.files import suffix_of
-from shardgraph.convert.source import Partition, Reject
+from shardgraph.convert.source import Partition, Reject, runs_of_records
 from shardgraph.errors import ConversionError, FormatError
 
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none"})
@@ -73,20 +73,7 @@ class Table:
 
     def partitions(self, size: int) -> list[Partition]:
         """Partitions of `size` rows, found in one pass over the file."""
-        found: list[Partition] = []
-        rows = self.rows()
-        while (first := next(rows, None)) is not None:
-            count = 1 + sum(1 for _ in itertools.islice(rows, size - 1))
-            found.append(
-                Partition(
-                    file=self.path,
-                    first=len(found) * size,
-                    num_records=count,
-                    offset=first.offset,
-                    line=first.line,
-                )
-            )
-        return found
+        return runs_of_records(self.path, self.rows(), size)
 
     def read(self, partition: Partition) -> Iterator[Row]:
         """The rows of one partition."""

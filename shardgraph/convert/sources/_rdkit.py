@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch_geometric.data import Data
 
+RECORDS_PER_PARTITION = 2_000
+"""Of molecules: one to two seconds of work, so that a few workers end at about the same time."""
+
 
 def from_smiles(smiles: str, *, with_hydrogen: bool, kekulize: bool) -> Data | str:
     """The graph of ``torch_geometric.utils.from_smiles``, or why there is none.

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardgraph.convert import table as tables
 from shardgraph.convert.files import suffix_of
-from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source, require
+from shardgraph.convert.source import (
+    Confidence,
+    Option,
+    Partition,
+    Reject,
+    Source,
+    require,
+    runs_of_records,
+)
 from shardgraph.convert.sources import _rdkit
 from shardgraph.errors import FormatError
 
@@ -70,6 +78,7 @@ class SdfSource(Source):
     name = "sdf"
     description = "molecules with 3-D positions in an SDF file, targets in it or in NAME.sdf.csv"
     extra = "chem"
+    records_per_partition = _rdkit.RECORDS_PER_PARTITION
     options = (
         Option(name="targets", type=str, many=True, help="columns or properties that become y"),
         Option(name="targets_file", type=str, help="table of targets (recognised by name)"),
@@ -96,21 +105,8 @@ class SdfSource(Source):
         return Confidence.CERTAIN if suffix_of(Path(spec)) in _SUFFIXES else None
 
     def partitions(self) -> Sequence[Partition]:
-        """Runs of 10,000 records."""
-        size = self.records_per_partition
-        records = _records(self.spec)
-        found: list[Partition] = []
-        while (start := next(records, None)) is not None:
-            count = 1 + sum(1 for _ in itertools.islice(records, size - 1))
-            found.append(
-                Partition(
-                    file=self.spec,
-                    first=len(found) * size,
-                    num_records=count,
-                    offset=start.offset,
-                    line=start.line,
-                )
-            )
+        """Runs of 2,000 records."""
+        found = runs_of_records(self.spec, _records(self.spec), self.records_per_partition)
         return found if self._table is None else self._with_rows(found, self._table)
 
     def read(self, partition: Partition) -> Iterator[BaseData | Reject]:

@@ -53,6 +53,7 @@ class SmilesSource(Source):
     name = "smiles"
     description = "molecules as SMILES in a CSV or TSV file or a .smi file, plain or .gz"
     extra = "chem"
+    records_per_partition = _rdkit.RECORDS_PER_PARTITION
     options = (
         Option(name="smiles", type=str, help="column of the SMILES (recognised by name)"),
         Option(name="targets", type=str, many=True, help="columns that become y (all of numbers)"),
@@ -96,7 +97,7 @@ class SmilesSource(Source):
         return Confidence.CERTAIN if smiles_column(columns) else None
 
     def partitions(self) -> Sequence[Partition]:
-        """Runs of 10,000 rows."""
+        """Runs of 2,000 rows."""
         self._columns  # noqa: B018 (a wrong column is an error before any work)
         return self._table.partitions(self.records_per_partition)
 
