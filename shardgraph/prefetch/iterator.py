@@ -27,6 +27,7 @@ class PrefetchIterator(Iterator[Any]):
         remember: Callable[[Any], None],
     ) -> None:
         self.finished = False
+        self._superseded = False
         self.thread = feed_thread(source, feed)
         self._feed = feed
         self._recorder = recorder
@@ -38,6 +39,11 @@ class PrefetchIterator(Iterator[Any]):
         self.thread.start()
 
     def __next__(self) -> Any:
+        if self._superseded:
+            raise RuntimeError(
+                "another loop over this prefetcher has ended this one, since one loader serves one "
+                "loop: finish this one first, or wrap a second loader in its own prefetcher"
+            )
         if self.finished:
             raise StopIteration
         try:
@@ -52,6 +58,11 @@ class PrefetchIterator(Iterator[Any]):
         self.finished = True
         self.note_ahead()
         self._stop()
+
+    def supersede(self) -> None:
+        """Stop for another loop; to go on with this one is an error, not a short epoch."""
+        self.close()
+        self._superseded = True
 
     def note_ahead(self) -> None:
         """Give the recorder the high-water marks reached so far."""

@@ -28,8 +28,9 @@ class DevicePrefetcher:
 
     One loop at a time runs over a prefetcher. Leaving it in any way (its end, ``break``, an error,
     Ctrl-C) stops the thread and drops the loader's iterator, which ends worker processes unless
-    the loader keeps them (``persistent_workers=True``); the next loop is a new epoch. An error of
-    the loader is raised after the batches before it.
+    the loader keeps them (``persistent_workers=True``); the next loop is a new epoch. It also ends
+    a loop that was left but whose iterator is kept, as Lightning keeps it; to go on with that one
+    is an error. An error of the loader is raised after the batches before it.
 
     Args:
         loader: A ``GraphLoader``, a PyG or torch ``DataLoader``, or any iterable of batches.
@@ -73,6 +74,7 @@ class DevicePrefetcher:
         self._mover = Mover(self._backend, depth)
         self._active: weakref.ref[PrefetchIterator] | None = None
         self._last_thread: threading.Thread | None = None
+        self._length: int | None = None  # of the loop under way
         self._state: Any = None
         self._has_state = False
 
@@ -107,23 +109,21 @@ class DevicePrefetcher:
         return self.loader.batch_size
 
     def __len__(self) -> int:
-        """Return the loader's number of batches."""
+        """Return the loader's number of batches: of the loop under way, or else of the next."""
+        # Reading ahead, the loader may have come to the end, and count the batches of its next.
+        if self._running() is not None and self._length is not None:
+            return self._length
         return len(self.loader)
 
     def __iter__(self) -> "PrefetchIterator":
-        """Start an epoch: the thread begins to read at once.
-
-        Raises:
-            RuntimeError: A loop over this prefetcher is still under way.
-        """
-        if self._running() is not None:
-            raise RuntimeError(
-                "a loop over this prefetcher is still under way, and one loader serves one loop: "
-                "finish it, close() the prefetcher, or wrap a second loader in its own prefetcher"
-            )
+        """Start an epoch: the thread begins to read at once. Ends a loop under way."""
+        running = self._running()
+        if running is not None:
+            running.supersede()
         if self._last_thread is not None:
             self._last_thread.join()  # at once, unless a stop gave up waiting for a read
         self._backend.begin_epoch()
+        self._length = _length(self.loader)
         # In this thread: torch starts workers here, and watches them by a signal handler that only
         # the main thread can install; with fork, better before there is a second thread.
         source = self._open_epoch()
@@ -273,6 +273,14 @@ class DevicePrefetcher:
                 "wrap a shardgraph GraphLoader, or another loader that has one"
             )
         return method
+
+
+def _length(loader: Any) -> int | None:
+    """Return the loader's number of batches, None if it does not say."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def _no_state() -> None:

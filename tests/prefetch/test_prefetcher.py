@@ -148,14 +148,41 @@ def test_an_exhausted_iterator_stays_exhausted():
     assert list(iterator) == []
 
 
-def test_a_second_loop_at_once_is_refused_and_harms_nothing():
+@pytest.mark.parametrize("num_taken", [0, 1, 4])
+def test_a_second_loop_ends_the_first_which_cannot_go_on(num_taken):
     prefetcher = DevicePrefetcher(range(4), "cpu")
     iterator = iter(prefetcher)
-    assert next(iterator) == 0
-    with pytest.raises(RuntimeError, match=r"still under way.*close\(\) the prefetcher"):
-        iter(prefetcher)
-    assert list(iterator) == [1, 2, 3]
+    assert [next(iterator) for _ in range(num_taken)] == list(range(num_taken))
     assert list(prefetcher) == [0, 1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"another loop .* has ended this one, since one"):
+            next(iterator)
+
+
+class Shrinking:
+    """A loader whose next epoch is known, and shorter, as soon as it has read one to its end."""
+
+    def __init__(self):
+        self.count = 3
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        yield from range(self.count)
+        self.count -= 1
+
+
+def test_the_length_is_that_of_the_loop_under_way():
+    prefetcher = DevicePrefetcher(Shrinking(), "cpu", depth=10)
+    lengths = [len(prefetcher)]
+    for _ in range(2):
+        for item in prefetcher:
+            if item == 0:
+                prefetcher._last_thread.join()  # all is read
+            lengths.append(len(prefetcher))
+        lengths.append(len(prefetcher))
+    assert lengths == [3, 3, 3, 3, 2, 2, 2, 1]
 
 
 class Counting:
