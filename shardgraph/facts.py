@@ -58,10 +58,10 @@ class Facts:
 
     def sizes(self, axis: str) -> NDArray[np.int64]:
         """Rows of each graph on a node or edge axis: int64 [G]. Reads ptr."""
-        parts = [
-            np.diff(self._pool.shard(number).ptrs[axis])
-            for number in range(len(self._pool.entries))
-        ]
+        numbers = np.arange(len(self._pool.entries))
+        shards = [self._pool.shard(number) for number in numbers.tolist()]
+        self._pool.check(numbers)
+        parts = [np.diff(shard.ptrs[axis]) for shard in shards]
         sizes: NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *parts])
         indices = self._indices
         if indices is None:

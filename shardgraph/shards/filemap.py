@@ -32,11 +32,25 @@ class FileMap:
         try:
             self.nbytes = os.fstat(descriptor).st_size
             self._owner = _map(descriptor, self.nbytes)
+            self.tail = self._find_tail(descriptor)
+            """Address and value of a byte that changes if the file is truncated: see `Tails`."""
         finally:
             os.close(descriptor)
         self.array: NDArray[np.uint8] = np.frombuffer(b"", np.uint8)
         if self._owner is not None:
             self.array = np.asarray(self._owner)
+
+    def _find_tail(self, descriptor: int) -> tuple[int, int]:
+        """The last byte that is not 0 on the file's last page; else the file's last.
+
+        Cutting off what follows the former takes nothing but zeros, and gives zeros.
+        """
+        if not isinstance(self._owner, _Mapping):
+            return 0, 0
+        start = (self.nbytes - 1) // PAGE * PAGE
+        page = os.pread(descriptor, self.nbytes - start, start)
+        last = max(len(page.rstrip(b"\0")) or len(page), 1) - 1
+        return self._owner.address + start + last, page[last] if page else 0
 
     def advise_random(self) -> None:
         """Says that pages are read in no order: no read-around on a fault."""
@@ -173,4 +187,8 @@ def libc() -> Any:
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.syscall.restype = ctypes.c_long
+    if hasattr(libc, "process_vm_writev"):
+        libc.process_vm_writev.restype = ctypes.c_ssize_t
+        pointer, number = ctypes.c_void_p, ctypes.c_ulong
+        libc.process_vm_writev.argtypes = [ctypes.c_int, pointer, number, pointer, number, number]
     return libc

@@ -89,7 +89,6 @@ class Selection:
     @classmethod
     def of(cls, pool: ShardPool, ids: Ints) -> Selection:
         """The graphs ``ids`` of a dataset, all of them in ``range(pool.num_graphs)``."""
-        pool.recheck()
         return cls(_split(pool, ids), len(ids))
 
     @classmethod
@@ -204,10 +203,13 @@ def _split(pool: ShardPool, ids: Ints) -> list[_Part]:
     if len(ids) == 0:
         return []
     if len(pool.starts) == 2:
-        return [_Part(pool.shard(0), ids, None, None)]
+        shard = pool.shard(0)
+        pool.check(np.zeros(1, np.int64))
+        return [_Part(shard, ids, None, None)]
     numbers = np.searchsorted(pool.starts, ids, side="right") - 1
     local = ids - pool.starts[numbers]
     owners = pool.owners(numbers)
+    pool.check(numbers)
     first = int(owners[0])
     if (owners == first).all():
         return [_part(pool, first, numbers, local, None)]

@@ -20,11 +20,13 @@ from shardgraph.format.schema import Schema
 from shardgraph.shards.group import MAX_MAPS, ShardGroup, structure
 from shardgraph.shards.open import Shard
 from shardgraph.shards.structure import check_size
+from shardgraph.shards.tails import Tails
 
 _UNOPENED = np.iinfo(np.int64).min
 
 CHECK_SECONDS = 1.0
-"""How often the sizes of open shards are compared with the manifest; about 1 us a shard."""
+"""How often the sizes of open shards are compared with the manifest; about 1 us a shard. It makes a
+network file system look, and is all there is where `Tails` cannot tell."""
 
 MAX_HANDLES = 64
 """Open HDF5 handles (compressed shards only) a process keeps; each costs about 0.7 MB."""
@@ -49,7 +51,7 @@ class ShardPool:
 
     _of_process = (
         *("_pid", "_next_check", "_opening", "_shards", "_handles"),
-        *("groups", "_group_numbers", "_owners"),
+        *("groups", "_group_numbers", "_owners", "_tails"),
     )
     """Attributes of one process, which are neither pickled nor used after a fork."""
 
@@ -62,6 +64,7 @@ class ShardPool:
         self._group_numbers: dict[Hashable, int] = {}
         self._owners: NDArray[np.int64] = np.full(len(self.entries), _UNOPENED, np.int64)
         self._handles: OrderedDict[int, Shard] = OrderedDict()
+        self._tails = Tails(len(self.entries))
 
     @property
     def num_graphs(self) -> int:
@@ -89,6 +92,7 @@ class ShardPool:
                 if shard is None:
                     shard = self._open(self.entries[number])
                     self._owners[number] = self._owner(number, shard)
+                    self._tails.add(number, shard.map)
                     self._shards[number] = shard
         if shard.index_chunked:
             self._keep_handle(number, shard)
@@ -149,16 +153,39 @@ class ShardPool:
         """
         if not 0 <= graph < self.num_graphs:
             raise IndexError(f"graph {graph} of a dataset of {self.num_graphs} graphs")
-        self.recheck()
         number = int(np.searchsorted(self.starts, graph, side="right")) - 1
-        return self.shard(number), graph - int(self.starts[number])
+        shard = self.shard(number)
+        self._check_sizes()
+        if self._tails.has_changed(number):
+            raise self._changed(number)
+        return shard, graph - int(self.starts[number])
 
-    def recheck(self) -> None:
-        """Checks now and then that no open shard has shrunk: reading its map would kill.
+    def check(self, numbers: NDArray[np.int64]) -> None:
+        """Checks that open shards, which are about to be read, have not shrunk since.
+
+        A shard that shrinks in the instant between this and the reading still ends the process.
 
         Raises:
             CorruptShardError: naming the shard that has. One that was removed can still be read.
         """
+        self._check_sizes()
+        changed = self._tails.first_changed(numbers)
+        if changed is not None:
+            raise self._changed(changed)
+
+    def _changed(self, number: int) -> CorruptShardError:
+        path = self.root / self.entries[number].name
+        try:
+            check_size(path, self.entries[number])
+        except CorruptShardError as error:
+            return error
+        return CorruptShardError(
+            f"{path} was truncated or overwritten while this process had it open; shards never "
+            "change: restore it, or convert the dataset again, and open the dataset again"
+        )
+
+    def _check_sizes(self) -> None:
+        """Compares the sizes of all open shards with the manifest, now and then."""
         now = time.monotonic()
         if now < self._next_check:
             return
