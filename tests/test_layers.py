@@ -70,6 +70,7 @@ EXTRAS = {
 }
 WHEN_CALLED = {
     "shards": {"hdf5plugin"},
+    "verify": {"tqdm"},
     "convert": EXTRAS,
     "bench": {"matplotlib"},
     "cli": ALWAYS_THERE | EXTRAS,

@@ -339,7 +339,7 @@ def test_statistics_of_other_shards(tmp_path: Path) -> None:
         message="the manifest's statistics do not fit its shards (number of graphs, sizes of "
         "'node', sizes of 'edge', number of values of 'x', number of values of 'edge_index', "
         "number of values of 'y', number of values of 'flag', number of values of 'v'); "
-        "convert the dataset again"
+        "`shardgraph repair` counts anew"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -155,6 +156,13 @@ dataset; was its conversion interrupted?
         for name, count in names.most_common(1):
             if count > 1:
                 raise FormatError(f"it names the shard {name} {count} times")
+        least = 8 if self.schema.size_axes else 1  # bytes of ptr that every graph takes
+        for shard in self.shards:
+            if shard.num_graphs * least > shard.nbytes:
+                raise FormatError(
+                    f"shard {shard.name} cannot hold {shard.num_graphs} graphs in its "
+                    f"{shard.nbytes} bytes"
+                )
         if type(self.generation) is not int or self.generation < 0:
             raise FormatError(f"generation must be a non-negative int, got {self.generation!r}")
         for name, value in (("splits", self.splits), ("provenance", self.provenance)):
@@ -176,7 +184,7 @@ dataset; was its conversion interrupted?
         """
         path = Path(root) / MANIFEST_NAME
         try:
-            data = path.read_bytes()
+            data = _regular_bytes(path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(
                 f"{root} has no {MANIFEST_NAME}, so it is not a dataset; "
@@ -186,8 +194,10 @@ dataset; was its conversion interrupted?
                     else "was its conversion interrupted?"
                 )
             ) from error
+        except OSError as error:
+            raise FormatError(f"cannot read {path}: {error}") from error
         try:
-            return cls.from_json(json.loads(data.decode("utf-8")))
+            return cls.from_json(parse_json(data))
         except (FormatError, ValueError, RecursionError) as error:
             raise FormatError(f"cannot read {path}: {error}") from error
 
@@ -196,6 +206,42 @@ dataset; was its conversion interrupted?
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
         head = text.removesuffix("\n}") + ",\n "
         write_text(Path(root) / MANIFEST_NAME, head + _digest_entry(head.encode()))
+
+
+def dataset_directory(root: Path) -> Path:
+    """Where the manifest is: in ``root``, or in its ``processed/`` if only that has one."""
+    processed = root / "processed"
+    only_there = not (root / MANIFEST_NAME).exists() and (processed / MANIFEST_NAME).exists()
+    return processed if only_there else root
+
+
+def _regular_bytes(path: Path) -> bytes:
+    """What a file holds; a pipe or a device, which may never end, is not opened."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path} is not a file")
+    return path.read_bytes()
+
+
+def parse_json(data: bytes) -> Any:
+    """The document of a JSON text, read as strictly as JSON is meant.
+
+    Raises:
+        ValueError: if it is none, says a key twice, or has a number that JSON has not.
+        RecursionError: if it is nested too deeply.
+    """
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refused)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+        raise ValueError(f"an object has the key {twice[0]!r} more than once")
+    return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"JSON has no number {constant}")
 
 
 def is_intact(data: bytes) -> bool:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.format import layout
+from shardgraph.shards.inspect import Located
 from shardgraph.shards.open import Shard
 from shardgraph.shards.pool import ShardPool
-from shardgraph.shards.structure import Located
 
 try:
     import resource

@@ -13,8 +13,8 @@ from shardgraph.errors import CorruptShardError
 from shardgraph.format.layout import GRAPH_AXIS
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.shards.arena import STEP, Arena
+from shardgraph.shards.inspect import Located
 from shardgraph.shards.open import Shard
-from shardgraph.shards.structure import Located
 
 Ints: TypeAlias = "NDArray[np.int64]"
 

@@ -14,8 +14,10 @@ from shardgraph.errors import CorruptShardError
 from shardgraph.format import layout
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Schema
+from shardgraph.shards.chunks import ChunkCheck
 from shardgraph.shards.filemap import FileMap
-from shardgraph.shards.structure import Located, ShardIndex, open_hdf5, read_index
+from shardgraph.shards.inspect import Located
+from shardgraph.shards.structure import ShardIndex, open_hdf5, read_index
 
 Array: TypeAlias = "NDArray[Any]"
 Ints: TypeAlias = "NDArray[np.int64]"
@@ -28,17 +30,18 @@ class Shard:
     """One open shard: its columns as views into the map, or behind an HDF5 handle.
 
     Its structure is checked, and that every ptr ends with its columns. That ptr rises between its
-    ends is checked where it is read; `check_rows` checks it all. ``strict`` is for verification: it
-    checks also what only readers without the manifest need, and leaves ptr to `check_rows`.
+    ends is checked where it is read. A verifier gives the ``index`` that it found, and checks ptr
+    itself.
     """
 
     def __init__(
-        self, path: Path, entry: ShardEntry, schema: Schema, *, strict: bool = False
+        self, path: Path, entry: ShardEntry, schema: Schema, *, index: ShardIndex | None = None
     ) -> None:
         self.path = path
         self.entry = entry
         self.num_graphs = entry.num_graphs
-        index = read_index(path, entry, schema, strict=strict)
+        is_checked = index is None
+        index = read_index(path, entry, schema) if index is None else index
         self.index: ShardIndex = index
         self.index_chunked = index.chunked
         self.map = FileMap(path)
@@ -63,7 +66,7 @@ class Shard:
         """What is read of a graph beside ptr, with the axis that each array's rows count."""
         self.ends = {layout.GRAPH_AXIS: entry.num_graphs}
         """Number of rows of each axis."""
-        if not strict:
+        if is_checked:
             self._check_ends()
         self._want(index)
         self._file: h5py.File | None = None
@@ -115,20 +118,6 @@ class Shard:
                 raise self.falls(axis)
         return starts, lengths
 
-    def check_rows(self) -> None:
-        """Checks that every ptr rises to its end, and that shapes fit their rows: reads them all.
-
-        Raises:
-            CorruptShardError: naming the array that does not fit.
-        """
-        self._check_ends()
-        for axis, ptr in self.ptrs.items():
-            if (ptr[1:] < ptr[:-1]).any():
-                raise self.falls(axis)
-        for name, shapes in self.shapes.items():
-            if not shapes_fit(shapes, np.diff(self.ptrs[self.axis_of[name]])):
-                raise self._damaged(f"/{layout.SHAPES}/{name} does not fit its values")
-
     def falls(self, axis: str) -> CorruptShardError:
         """The error for a ptr that does not rise."""
         return self._damaged(f"/{layout.PTR}/{axis} does not rise from 0")
@@ -160,11 +149,12 @@ class Shard:
 
 
 class ChunkedColumn:
-    """A compressed column: reads row ranges through h5py."""
+    """A compressed column: reads row ranges through h5py, once their chunks are found sound."""
 
     def __init__(self, shard: Shard, name: str, located: Located) -> None:
         self._shard = shard
         self._name = name
+        self._check: ChunkCheck | None = None
         self.dtype = located.dtype
         self.shape = located.shape
 
@@ -172,13 +162,23 @@ class ChunkedColumn:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
         try:
-            return np.asarray(self._shard.handle(self._name)[rows])
-        except (OSError, KeyError, RuntimeError) as error:
-            raise CorruptShardError(
-                f"{self._shard.path}: column {self._name}, rows {rows.start} to {rows.stop} "
-                f"cannot be decompressed: {error}"
-            ) from error
+            dset = self._shard.handle(self._name)
+            if self._check is None:
+                self._check = ChunkCheck(dset.id, self._shard.map.array)
+            fault = self._check.rows(dset.id, start, stop)
+            if fault is None:
+                return np.asarray(dset[start:stop])
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            raise self._damaged(start, stop, str(error)) from error
+        raise self._damaged(start, stop, fault)
+
+    def _damaged(self, start: int, stop: int, what: str) -> CorruptShardError:
+        return CorruptShardError(
+            f"{self._shard.path}: column {self._name}, rows {start} to {stop} cannot be "
+            f"decompressed: {what}"
+        )
 
 
 def shapes_fit(shapes: Array, rows: Array) -> bool:

@@ -9,7 +9,7 @@ import h5py
 import pytest
 
 from shardgraph.format import layout, schema
-from shardgraph.shards import digests, structure, write
+from shardgraph.shards import chunks, digests, inspect, write
 
 SPEC = (Path(layout.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
 
@@ -120,8 +120,8 @@ def test_paths() -> None:
     ("number", "value"),
     [
         ("version 1.0", ".".join(map(str, layout.FORMAT_VERSION))),
-        ("at most 64 MiB a chunk", structure._MAX_CHUNK >> 20),
-        ("at most 4,096 bytes", f"{structure._MAX_ATTRIBUTE:,}"),
+        ("at most 64 MiB a chunk", chunks.MAX_CHUNK >> 20),
+        ("at most 4,096 bytes", f"{inspect.MAX_ATTRIBUTE:,}"),
         ("0 to 1,023", f"{digests.RUN - 1:,}"),
         ("Arrays of 2,048 bytes or more", f"{layout.ALIGNED_FROM:,}"),
         ("a multiple of 4,096", f"{layout.ALIGNMENT:,}"),
