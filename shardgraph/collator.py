@@ -16,6 +16,8 @@ from shardgraph.collate import (
     Batcher,
     Crossing,
     Memory,
+    PaddedBatcher,
+    StaticShape,
     batches_from_columns,
     ordinary_memory,
     shared_memory,
@@ -37,6 +39,7 @@ class Collator:
         exclude_keys: tuple[str, ...],
         batch_transform: Callable[[Any], Any] | None,
         most_on_their_way: int,
+        shape: StaticShape | None = None,
     ) -> None:
         self._most_on_their_way = most_on_their_way
         self._follow = follow_batch
@@ -47,19 +50,26 @@ class Collator:
         self._per_graph: Collater | None = None
         self._batcher: Batcher | None = None
         if reason := _why_per_graph(dataset, exclude_keys):
+            if shape is not None:
+                raise ValueError(
+                    f"pad=True fills up batches made from columns, but {reason}, so that they are "
+                    "made graph by graph; a batch_transform would do"
+                )
             logger.info("batches are made graph by graph, since %s", reason)
             self._per_graph = Collater(None, list(follow_batch), list(exclude_keys))
+        self._padding = None if shape is None else dataset.padding(shape, exclude_keys)
 
     @property
     def batcher(self) -> Batcher:
         """Packs and unpacks this loader's batches."""
         if self._batcher is None:
-            self._batcher = Batcher(
-                self._schema,
-                self._data_cls,
-                follow_batch=self._follow,
-                exclude_keys=self._exclude,
-            )
+            options: Any = {"follow_batch": self._follow, "exclude_keys": self._exclude}
+            if self._padding is None:
+                self._batcher = Batcher(self._schema, self._data_cls, **options)
+            else:
+                self._batcher = PaddedBatcher(
+                    self._schema, self._data_cls, padding=self._padding, **options
+                )
         return self._batcher
 
     def _shared(self, nbytes: int) -> Memory:

@@ -15,7 +15,7 @@ from torch_geometric.data import Dataset
 from torch_geometric.data.data import BaseData
 
 from shardgraph.atomic import digest128
-from shardgraph.collate import GraphDecoder, known_class
+from shardgraph.collate import GraphDecoder, Padding, StaticShape, known_class
 from shardgraph.errors import FormatError
 from shardgraph.facts import Facts
 from shardgraph.format.layout import MANIFEST_NAME
@@ -336,6 +336,15 @@ class ShardedDataset(Dataset):
         if whole is None:
             whole = self._known["labels"] = read_labels(self._pool, self.schema)
         return select(whole, self._indices)
+
+    def padding(self, shape: StaticShape, exclude_keys: Sequence[str] = ()) -> Padding:
+        """How batches of these graphs are filled up to one shape.
+
+        Raises:
+            ValueError: if an attribute that is not excluded cannot be filled up.
+        """
+        shards = [self._pool.shard(number) for number in range(len(self.manifest.shards))]
+        return Padding.of(self.schema, shards, shape, exclude_keys)
 
     def _facts(self) -> Facts:
         return Facts(self._pool, self.manifest, self.schema, self._indices)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler, Subset
 
-from shardgraph.collate import Crossing, PackedBatch
+from shardgraph.collate import Crossing, PackedBatch, StaticShape, less_padding
 from shardgraph.collator import Collator
 from shardgraph.dataset import ShardedDataset
 from shardgraph.readahead import ReadAheadThread
-from shardgraph.sampling import BatchPlan, ReadAhead
+from shardgraph.sampling import BatchPlan, ReadAhead, balanced_weights
 from shardgraph.shards.open import SMALL
+
+logger = logging.getLogger(__name__)
 
 
 class GraphLoader(DataLoader[Any]):
@@ -29,10 +32,22 @@ class GraphLoader(DataLoader[Any]):
     Args:
         dataset: A `ShardedDataset`, a subset of it, or a ``torch.utils.data.Subset`` of one.
         batch_size: Graphs in a batch; 1 if no budget is given either.
-        max_nodes: Budget: nodes in a batch, as stored; a ``transform`` that adds some exceeds it.
-        max_edges: Budget: edges in a batch.
+        max_nodes: Budget: nodes in a batch, as stored (a ``transform`` that adds some exceeds it);
+            of all types together, or by node type: ``{"paper": 1000, "author": 500}``.
+        max_edges: Budget: edges in a batch; by edge type as triples or as PyG's strings.
         max_graphs: Budget: graphs in a batch.
-        oversized: What becomes of a graph over budget: ``"error"``, ``"alone"``, ``"skip"``.
+        oversized: What becomes of a graph over budget: ``"error"``; ``"alone"``, a batch of its
+            own; or ``"skip"``, which is logged with their number.
+        pad: Fill each batch up to ``max_nodes``, ``max_edges`` and ``max_graphs``, all of which
+            must be given, for ``torch.compile`` to see one shape. The last graph of a batch is the
+            padding; its edges join its first node, and its values are zeros. ``node_mask``,
+            ``edge_mask`` and ``graph_mask`` are true for what is real. One node and one graph of
+            the budgets are kept for it.
+        weights: Draw the graphs of an epoch at random in proportion to these, one a graph; or
+            ``"balanced"``, so that each class in ``dataset.labels`` comes equally often. Needs a
+            shuffle.
+        num_samples: Draws in an epoch, by default as many as there are graphs.
+        replacement: Whether a graph may be drawn again in the same epoch.
         shuffle: False; ``"full"``; ``"window"``, which a disk reads well; or True: full for small
             datasets and window for large.
         seed: Of the shuffle.
@@ -72,10 +87,14 @@ class GraphLoader(DataLoader[Any]):
         dataset: Any,
         batch_size: int | None = None,
         *,
-        max_nodes: int | None = None,
-        max_edges: int | None = None,
+        max_nodes: int | Mapping[Any, int] | None = None,
+        max_edges: int | Mapping[Any, int] | None = None,
         max_graphs: int | None = None,
         oversized: Any = "error",
+        pad: bool = False,
+        weights: Any = None,
+        num_samples: int | None = None,
+        replacement: bool = True,
         shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
@@ -97,10 +116,15 @@ class GraphLoader(DataLoader[Any]):
         rank, world_size = _ranks(rank, world_size)
         if batch_size is None and max_nodes is max_edges is max_graphs is None:
             batch_size = 1
-        num_nodes = num_edges = None
-        if max_nodes is not None or max_edges is not None:
-            sizes = dataset.sizes
-            num_nodes, num_edges = sizes.num_nodes, sizes.num_edges
+        shape = None
+        if pad:
+            if oversized == "alone":
+                raise ValueError("pad=True cannot fill up a batch over budget: oversized='alone'")
+            shape = StaticShape.of(
+                dataset.schema, max_nodes=max_nodes, max_edges=max_edges, max_graphs=max_graphs
+            )
+            max_nodes, max_graphs = less_padding(max_nodes), less_padding(max_graphs)
+        num_nodes, num_edges = _sizes(dataset, max_nodes, max_edges)
         manifest = dataset.manifest
         self.plan = BatchPlan(
             len(dataset),
@@ -118,7 +142,16 @@ class GraphLoader(DataLoader[Any]):
             world_size=world_size,
             pad_ranks=pad_ranks,
             nbytes=manifest.nbytes * len(dataset) // max(1, manifest.num_graphs),
+            weights=_weights(dataset, weights),
+            num_samples=num_samples,
+            replacement=replacement,
         )
+        if self.plan.skipped:
+            logger.warning(
+                "%d of %d graphs are skipped: they exceed a budget (oversized='skip')",
+                self.plan.skipped,
+                len(dataset),
+            )
         self._batch_size = batch_size
         self._source = dataset
         self._digest: str | None = None
@@ -128,6 +161,7 @@ class GraphLoader(DataLoader[Any]):
             exclude_keys=tuple(exclude_keys or ()),
             batch_transform=batch_transform,
             most_on_their_way=num_workers * (prefetch_factor or 2) + 2,
+            shape=shape,
         )
         self._progress = _Progress()
         super().__init__(
@@ -371,6 +405,25 @@ def _unwrapped(dataset: Any) -> ShardedDataset:
             "for other datasets use torch_geometric.loader.DataLoader"
         )
     return dataset
+
+
+def _sizes(dataset: ShardedDataset, max_nodes: Any, max_edges: Any) -> tuple[Any, Any]:
+    """Nodes and edges of each graph, by type where budgets are; None without budgets."""
+    if max_nodes is None and max_edges is None:
+        return None, None
+    sizes = dataset.sizes
+    return (
+        sizes.num_nodes_dict if isinstance(max_nodes, Mapping) else sizes.num_nodes,
+        sizes.num_edges_dict if isinstance(max_edges, Mapping) else sizes.num_edges,
+    )
+
+
+def _weights(dataset: ShardedDataset, weights: Any) -> Any:
+    if isinstance(weights, str):
+        if weights != "balanced":
+            raise ValueError(f"weights is an array, 'balanced' or None, got {weights!r}")
+        return balanced_weights(dataset.labels)
+    return weights
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -537,7 +537,7 @@ def test_sizes_by_type_are_pygs(tmp_path):
 )
 def test_labels(tmp_path, y, dtype):
     write(tmp_path, [Data(x=torch.zeros(2, 1), y=y(n)) for n in range(5)], "300")
-    dataset = sg.ShardedDataset(tmp_path, transform=lambda data: 1 / 0)
+    dataset = sg.ShardedDataset(tmp_path, transform=lambda _: 1 / 0)
     expected = [n.tolist() if isinstance(n := y(k), torch.Tensor) else n for k in range(5)]
     flat = [np.ravel(each).tolist() for each in expected]
     labels = dataset.labels

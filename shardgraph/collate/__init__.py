@@ -6,6 +6,7 @@ from shardgraph.collate.crossing import Crossing
 from shardgraph.collate.decode import GraphDecoder, known_class
 from shardgraph.collate.encode import GraphEncoder
 from shardgraph.collate.packed import PackedBatch
+from shardgraph.collate.padding import PaddedBatcher, Padding, StaticShape, less_padding
 
 __all__ = [
     "Batcher",
@@ -14,8 +15,12 @@ __all__ = [
     "GraphEncoder",
     "Memory",
     "PackedBatch",
+    "PaddedBatcher",
+    "Padding",
+    "StaticShape",
     "batches_from_columns",
     "known_class",
+    "less_padding",
     "ordinary_memory",
     "shared_memory",
 ]

@@ -1,5 +1,6 @@
 """Which graphs form which batch, in what order, on which rank: decided before anything is read."""
 
+from shardgraph.sampling.draw import balanced_weights
 from shardgraph.sampling.plan import BatchPlan, ReadAhead
 from shardgraph.sampling.quality import ShuffleQuality, shuffle_quality
 from shardgraph.sampling.statistics import PlanStatistics, Spread
@@ -10,5 +11,6 @@ __all__ = [
     "ReadAhead",
     "ShuffleQuality",
     "Spread",
+    "balanced_weights",
     "shuffle_quality",
 ]
