@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Sampler, Subset
+from torch.utils.data import DataLoader, Subset
 
 from shardgraph.collate import Crossing, PackedBatch, StaticShape, less_padding
 from shardgraph.collator import Collator
 from shardgraph.dataset import ShardedDataset
+from shardgraph.epoch import Epoch, PlanSampler, Progress
 from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan, ReadAhead, balanced_weights
 from shardgraph.shards.open import SMALL
@@ -163,11 +162,11 @@ class GraphLoader(DataLoader[Any]):
             most_on_their_way=num_workers * (prefetch_factor or 2) + 2,
             shape=shape,
         )
-        self._progress = _Progress()
+        self._progress = Progress()
         super().__init__(
             dataset,
             batch_size=None,
-            sampler=_PlanSampler(self.plan, self._progress),
+            sampler=PlanSampler(self.plan, self._progress),
             num_workers=num_workers,
             collate_fn=self._collator,  # type: ignore[arg-type]  # without batch_size: one item
             pin_memory=pin_memory,
@@ -205,7 +204,7 @@ class GraphLoader(DataLoader[Any]):
         """
         return self._epoch(self._attached)
 
-    def _epoch(self, convert: Callable[[Any], Any]) -> _Epoch:
+    def _epoch(self, convert: Callable[[Any], Any]) -> Epoch:
         progress = self._progress
         progress.begin()
         # Without workers, torch's own iterator would cost a tenth of the time of reading a batch.
@@ -216,7 +215,7 @@ class GraphLoader(DataLoader[Any]):
             items_from = partial(self._read_ahead, progress.epoch, progress.cursor)
             ahead = ReadAheadThread(self._source, items_from, progress.handed_out)
             progress.ahead = ahead
-        return _Epoch(items, progress, convert, ahead, has_workers=self.num_workers > 0)
+        return Epoch(items, progress, convert, ahead, has_workers=self.num_workers > 0)
 
     def _read_here(self) -> Iterator[Any]:
         """The epoch's batches, read in this process."""
@@ -282,116 +281,6 @@ class GraphLoader(DataLoader[Any]):
         if cursor and self.plan.num_batches(epoch, cursor) == 0:
             epoch, cursor, steps = epoch + 1, 0, 0
         self._progress.choose(epoch, cursor, steps)
-
-
-class _Progress:
-    """Which epoch is under way, from which cursor, and how many batches were delivered of it."""
-
-    def __init__(self) -> None:
-        self.epoch = self.cursor = self.delivered = self.handed_out = 0
-        self.ahead: ReadAheadThread | None = None
-        self._before = 0  # steps taken in the epoch before it was resumed, by however many ranks
-        self._next = (0, 0, 0)
-        self._under_way = False
-
-    def choose(self, epoch: int, cursor: int, before: int = 0) -> None:
-        self._next = (epoch, cursor, before)
-        self.epoch, self.cursor, self._before = self._next
-        self.delivered = 0
-        self._under_way = False
-
-    def begin(self) -> None:
-        self.epoch, self.cursor, self._before = self._next
-        self.delivered = self.handed_out = 0
-        self.ahead = None
-        self._next = (self.epoch + 1, 0, 0)
-        self._under_way = True
-
-    def steps(self) -> int:
-        """Batches of the epoch that this rank was given, those before a resume included."""
-        return self._before + self.delivered
-
-    def hand_out(self) -> None:
-        self.handed_out += 1
-        if self.ahead is not None:
-            self.ahead.advance(self.handed_out)
-
-    def end(self) -> None:
-        self._under_way = False
-
-    def num_batches(self, plan: BatchPlan) -> int:
-        """Batches of the epoch under way, or else of the next; those before a resume included."""
-        running = (self.epoch, self.cursor, self._before)
-        epoch, cursor, before = running if self._under_way else self._next
-        return before + plan.num_batches(epoch, cursor)
-
-
-class _PlanSampler(Sampler[Any]):
-    """Gives torch's DataLoader the plan's batches, each as an array of positions."""
-
-    def __init__(self, plan: BatchPlan, progress: _Progress) -> None:
-        self._plan = plan
-        self._progress = progress
-
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        # The epoch is settled now, not when the first batch is asked for: another may begin before.
-        return self._counted(self._plan.batches(self._progress.epoch, self._progress.cursor))
-
-    def _counted(self, batches: Iterator[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:
-        for batch in batches:
-            self._progress.hand_out()
-            yield batch
-
-    def __len__(self) -> int:
-        return self._progress.num_batches(self._plan)
-
-
-class _Epoch:
-    """One epoch's batches; counts those delivered, and ends the reading ahead with them."""
-
-    def __init__(
-        self,
-        items: Iterator[Any],
-        progress: _Progress,
-        convert: Callable[[Any], Any],
-        ahead: ReadAheadThread | None,
-        *,
-        has_workers: bool,
-    ) -> None:
-        self._items: Iterator[Any] | None = items
-        self._has_workers = has_workers
-        self._progress = progress
-        self._convert = convert
-        self._stop_ahead = None if ahead is None else weakref.finalize(self, ahead.close)
-
-    def __iter__(self) -> _Epoch:
-        return self
-
-    def __next__(self) -> Any:
-        if self._items is None:
-            raise StopIteration
-        try:
-            item = next(self._items)
-        except StopIteration:
-            self._progress.end()
-            self.close()
-            raise
-        except BaseException as error:
-            self.close()
-            if not self._has_workers:
-                raise
-            # Torch's frames, in a cycle with the error, would keep the workers; the worker's own
-            # traceback is in the error's text.
-            raise error.with_traceback(None)  # noqa: B904
-        item = self._convert(item)
-        self._progress.delivered += 1
-        return item
-
-    def close(self) -> None:
-        """Stops early: the workers of this epoch end (persistent ones go on)."""
-        self._items = None
-        if self._stop_ahead is not None:
-            self._stop_ahead()
 
 
 def _unwrapped(dataset: Any) -> ShardedDataset:
