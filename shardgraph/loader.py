@@ -49,7 +49,7 @@ class GraphLoader(DataLoader[Any]):
         replacement: Whether a graph may be drawn again in the same epoch.
         shuffle: False; ``"full"``; ``"window"``, which a disk reads well; or True: full for small
             datasets and window for large.
-        seed: Of the shuffle.
+        seed: Of the shuffle and, with the epoch and the rank, of the workers' random generators.
         drop_last: Leave out a last batch that is not full.
         pad_ranks: Repeat some graphs rather than drop any, for ranks to take equally many steps.
         rank: This process among ``world_size``; by default what ``torch.distributed`` says.
@@ -175,6 +175,7 @@ class GraphLoader(DataLoader[Any]):
             multiprocessing_context=multiprocessing_context,
             timeout=timeout,
             worker_init_fn=worker_init_fn,
+            generator=torch.Generator(),
         )
 
     @property
@@ -207,6 +208,10 @@ class GraphLoader(DataLoader[Any]):
     def _epoch(self, convert: Callable[[Any], Any]) -> Epoch:
         progress = self._progress
         progress.begin()
+        # Workers' seeds come from here, not from torch's global generator: dropout, say, then goes
+        # on the same after a resume, and with any number of workers.
+        words = [self.plan.seed, progress.epoch, self.plan.rank]
+        self.generator.manual_seed(int(np.random.SeedSequence(words).generate_state(1)[0]))
         # Without workers, torch's own iterator would cost a tenth of the time of reading a batch.
         items = super().__iter__() if self.num_workers else self._read_here()
         # After the workers were forked: a thread must not be caught in a fork.
