@@ -221,6 +221,14 @@ class ShardedDataset(Dataset):
             return positions * indices.step + indices.start
         return np.asarray(indices[positions], np.int64)
 
+    def check_files(self) -> None:
+        """Compares the sizes of all shards with the manifest; `verify` checks much more.
+
+        Raises:
+            CorruptShardError: naming a shard that is missing, or longer or shorter.
+        """
+        self._pool.check_all()
+
     def close(self) -> None:
         """Closes this process's shards; reading again opens them again."""
         self._pool.close()

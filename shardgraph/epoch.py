@@ -90,10 +90,10 @@ class Epoch:
         convert: Callable[[Any], Any],
         ahead: ReadAheadThread | None,
         *,
-        has_workers: bool,
+        check_files: Callable[[], None] | None,
     ) -> None:
         self._items: Iterator[Any] | None = items
-        self._has_workers = has_workers
+        self._check_files = check_files  # None: there are no workers
         self._progress = progress
         self._convert = convert
         self._stop_ahead = None if ahead is None else weakref.finalize(self, ahead.close)
@@ -112,11 +112,14 @@ class Epoch:
             raise
         except BaseException as error:
             self.close()
-            if not self._has_workers:
+            if self._check_files is None:
                 raise
             # Torch's frames, in a cycle with the error, would keep the workers; the worker's own
             # traceback is in the error's text.
-            raise error.with_traceback(None)  # noqa: B904
+            error.with_traceback(None)
+            if isinstance(error, RuntimeError):  # a worker that died, of a truncated shard perhaps
+                self._check_files()
+            raise error  # noqa: B904
         item = self._convert(item)
         self._progress.delivered += 1
         return item

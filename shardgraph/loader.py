@@ -220,7 +220,8 @@ class GraphLoader(DataLoader[Any]):
             items_from = partial(self._read_ahead, progress.epoch, progress.cursor)
             ahead = ReadAheadThread(self._source, items_from, progress.handed_out)
             progress.ahead = ahead
-        return Epoch(items, progress, convert, ahead, has_workers=self.num_workers > 0)
+        check_files = self._source.check_files if self.num_workers else None
+        return Epoch(items, progress, convert, ahead, check_files=check_files)
 
     def _read_here(self) -> Iterator[Any]:
         """The epoch's batches, read in this process."""

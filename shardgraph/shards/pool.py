@@ -195,6 +195,15 @@ class ShardPool:
             if (path := self.root / entry.name).exists():
                 check_size(path, entry)
 
+    def check_all(self) -> None:
+        """Compares the sizes of all shards, open or not, with the manifest.
+
+        Raises:
+            CorruptShardError: naming the first that is missing, or longer or shorter.
+        """
+        for entry in self.entries:
+            check_size(self.root / entry.name, entry)
+
     def close(self) -> None:
         """Forgets all open shards; reading again opens them again."""
         for shard in self._handles.values() if self._pid == os.getpid() else ():
