@@ -116,10 +116,10 @@ class Epoch:
                 raise
             # Torch's frames, in a cycle with the error, would keep the workers; the worker's own
             # traceback is in the error's text.
-            error.with_traceback(None)
+            error = error.with_traceback(None)
             if isinstance(error, RuntimeError):  # a worker that died, of a truncated shard perhaps
                 self._check_files()
-            raise error  # noqa: B904
+            raise error  # noqa: TRY201  # a bare one would bring the frames back
         item = self._convert(item)
         self._progress.delivered += 1
         return item

@@ -14,19 +14,7 @@ from shardgraph.convert import convert
 from shardgraph.writer import DatasetWriter
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
-
-
-def killed(folder, *args, **environment):
-    done = subprocess.run(
-        [sys.executable, HERE / "killed.py", folder, *map(str, args)],
-        env=ENVIRONMENT | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, HERE.parents[:2]))}
 
 
 def run(out, source=None, **options):
@@ -44,26 +32,6 @@ def interrupted(out, at=50, **options):
 
     with pytest.raises(KeyboardInterrupt, match="interrupted; "):
         run(out, Interrupted(**options))
-
-
-def test_killed_at_some_steps_and_resumed(tmp_path):
-    assert "killed before" in killed(tmp_path, "steps", 11)
-
-
-def test_killed_at_random_moments_and_resumed(tmp_path):
-    assert "killed 6 times" in killed(tmp_path, "random", 0, 6, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("environment", [{}, {"SHUFFLE": "7"}], ids=["in order", "shuffled"])
-def test_killed_at_every_fourth_step_and_resumed(tmp_path, environment):
-    assert "killed before" in killed(tmp_path, "steps", 4, **environment)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "kills"), [(1, 30), (2, 12)])
-def test_killed_at_many_random_moments_and_resumed(tmp_path, workers, kills):
-    assert f"killed {kills} times" in killed(tmp_path, "random", 1, kills, workers)
 
 
 def test_finished_shards_are_kept(tmp_path):
@@ -184,9 +152,10 @@ def test_an_error_before_anything_is_finished_leaves_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# Ctrl-C and full disks
+# Ctrl-C
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(tmp_path, workers):
     code = (
@@ -221,38 +190,6 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(tmp_path, workers):
     assert "the same command goes on from there" in last
     left = [path.name for path in (tmp_path / "out" / ".conversion").iterdir()]
     assert [name for name in left if name.startswith((".", "running"))] == []
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_full_disk_is_told_with_path_and_bytes(tmp_path, compression):
-    code = (
-        "import resource, sys\nfrom numbers_source import Numbers\n"
-        "from shardgraph import ConversionError, convert\n"
-        "_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, hard))\n"
-        "try:\n"
-        f"    convert(Numbers(count=6000, size=3000), sys.argv[1], compression={compression!r},\n"
-        "            shard_size=sys.argv[2], progress=False)\n"
-        "except ConversionError as error:\n"
-        "    print(error)\n"
-    )
-
-    def convert_with_limit(shard_size):
-        return subprocess.run(
-            [sys.executable, "-c", code, tmp_path / "out", str(shard_size)],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    done = convert_with_limit(10**6)
-    # HDF5 itself would have let the process crash at its end.
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "File too large: about " in done.stdout
-    assert "bytes are needed" in done.stdout
-    assert f"{tmp_path / 'out' / '.conversion' / 'shard-00000-00000.h5'}" in done.stdout
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_journal_tells_of_each_step(tmp_path):
