@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from shardgraph.convert.source import Confidence, Partition, Reject, Source, spans
-from shardgraph.errors import FormatError
+from shardgraph.errors import FormatError, SchemaError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -78,12 +78,12 @@ class FileSource(Source):
         for path in partition.paths():
             try:
                 yield from self.read_file(path)
-            except FormatError as error:
+            except (FormatError, SchemaError) as error:
                 yield Reject(file=str(path), record="the file", reason=str(error))
 
     @abstractmethod
     def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
-        """Yields the graphs of one file; FormatError where it cannot be read at all."""
+        """Yields the graphs of one file; FormatError or SchemaError where it cannot be read."""
 
     def files(self) -> list[Path]:
         """The file, or the files of the folder that are read."""

@@ -11,12 +11,16 @@ import gzip
 import itertools
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardgraph.convert.files import suffix_of
 from shardgraph.convert.source import Partition, Reject, runs_of_records
@@ -211,15 +215,44 @@ def parse_number(text: str) -> float | None:
         return None
 
 
+def checked_number(text: str) -> float | str:
+    """The number that `text` is, NaN where none is known, or what is wrong with it."""
+    value = parse_number(text)
+    if value is None:
+        return "which is not a number"
+    beyond = math.isinf(value) and "inf" not in text.casefold()
+    return "which float64 cannot hold" if beyond else value
+
+
+def load_numbers(
+    lines: Path | list[str] | list[bytes], dtype: type[np.generic], **options: Any
+) -> NDArray[Any]:
+    """The numbers of a file's or of some lines, [lines, columns], as ``np.loadtxt`` reads them.
+
+    Raises:
+        ValueError: a field is no number, or one that float64 cannot hold.
+        OverflowError: likewise, of integers.
+    """
+    found: NDArray[Any] = np.loadtxt(lines, dtype, ndmin=2, comments=None, **options)
+    if found.dtype.kind == "f" and np.isinf(found).any():
+        texts = lines.read_bytes().splitlines() if isinstance(lines, Path) else lines
+        for text in texts:
+            line = text if isinstance(text, str) else text.decode()
+            for word in re.split(r"[\s,]+", line):
+                if word and isinstance(fault := checked_number(word), str):
+                    raise ValueError(f"{word}, {fault}")
+    return found
+
+
 def parse_numbers(row: Row, table: Table, positions: Sequence[int]) -> list[float] | Reject:
     """The numbers in some fields of a row, or its reject where one is not a number."""
     values = []
     for position in positions:
         text = row.fields[position] if position < len(row.fields) else ""
-        value = parse_number(text)
-        if value is None:
+        value = checked_number(text)
+        if isinstance(value, str):
             column = table.columns[position]
-            return table.reject(row, f"column {column!r} holds {text!r}, which is not a number")
+            return table.reject(row, f"column {column!r} holds {text!r}, {value}")
         values.append(value)
     return values
 

@@ -68,7 +68,7 @@ def test_one_partition_gives_the_shards_of_the_writer(tmp_path):
 def test_many_small_partitions_share_shards(tmp_path):
     run(tmp_path / "out", Numbers(count=1000, size=2), shard_size="1GB")
     sizes = [shard.num_graphs for shard in Manifest.read(tmp_path / "out").shards]
-    assert sizes == [14] * 71 + [6]
+    assert sizes == [30] * 33 + [10]
     assert written(tmp_path / "out") == list(range(1000))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -76,7 +76,7 @@ class EdgeTables:
         )
         # A list of str is an attribute as it is; make_data would take it for numbers.
         texts = ids.dtype.kind not in "iu"
-        graph.node_id = ids.tolist() if texts else make_data(x=ids.astype(np.int64)).x
+        graph.node_id = ids.tolist() if texts else make_data(x=as_dtype(ids, np.int64, "node_id")).x
         return graph
 
     def _of_nodes(self, number: int) -> tuple[NDArray[Any] | None, dict[str, NDArray[Any]]]:
@@ -92,7 +92,7 @@ class EdgeTables:
             values["x"] = x
         if columns.labels is not None:
             y = self._nodes[columns.labels][rows]
-            values["y"] = y.astype(np.int64 if y.dtype.kind in "iub" else np.float32)
+            values["y"] = as_dtype(y, np.int64 if y.dtype.kind in "iub" else np.float32, "y")
         return ids, values
 
 
@@ -125,4 +125,4 @@ def _matrix(
     """Float32 [rows, names] of some columns; None where there are none."""
     if not names:
         return None
-    return np.stack([table[name][rows].astype(np.float32) for name in names], axis=1)
+    return np.stack([as_dtype(table[name][rows], np.float32, name) for name in names], axis=1)

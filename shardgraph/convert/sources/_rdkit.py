@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from shardgraph.convert.build import as_dtype
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch_geometric.data import Data
@@ -76,7 +80,7 @@ def add_positions(data: Data, mol: Any) -> None:
 
 
 def row_tensor(values: Sequence[float]) -> Tensor:
-    """The targets of one graph: float32 [1, T]."""
+    """The targets of one graph: float32 [1, T]; SchemaError where one is too large for that."""
     import torch
 
-    return torch.tensor([values], dtype=torch.float32)
+    return torch.from_numpy(as_dtype([values], np.float32, "y"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import FileSource, FilesPartition, suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, require, spans
 from shardgraph.convert.sources._ase import (
@@ -239,27 +239,31 @@ class AtomsSource(FileSource):
         num_atoms = len(atoms)
         values: dict[str, Any] = {}
         if plan.energy:
-            values["energy"] = _floats(_first(told, _ENERGY), (1,), np.float64)
+            values["energy"] = _floats("energy", _first(told, _ENERGY), (1,), np.float64)
         if plan.forces:
-            values["forces"] = _floats(_first(told, FORCES), (num_atoms, 3))
+            values["forces"] = _floats("forces", _first(told, FORCES), (num_atoms, 3))
         if plan.stress:
-            values["stress"] = _floats(_full_stress(_first(told, _STRESS)), (1, 3, 3))
+            stress = _full_stress(_first(told, _STRESS))
+            values["stress"] = _floats("stress", stress, (1, 3, 3))
         if plan.targets:
             if _TABLE in plan.targets:
                 told = {**told, _TABLE: self._table.get(path.stem)}
-            found = [_floats(told.get(n), (size,), np.float64) for n, size in plan.targets.items()]
+            sizes = plan.targets.items()
+            found = [_floats(n, told.get(n), (size,), np.float64) for n, size in sizes]
             values["y"] = np.concatenate(found)[None]
         for name in self._arrays:
             array = np.asarray(told[name] if name in told else atoms.arrays[name])
-            values[name] = array.astype(np.float32) if array.dtype == np.float64 else array
+            values[name] = array
+            if array.dtype == np.float64:
+                values[name] = as_dtype(array, np.float32, name)
         if self._cutoff is not None:
             values |= _edges(atoms, self._cutoff)
         else:
             values["edge_index"] = np.empty((2, 0), dtype=np.int64)
         return make_data(
             z=atoms.numbers.astype(np.int64),
-            pos=atoms.positions.astype(np.float32),
-            cell=np.asarray(atoms.cell[:], dtype=np.float32)[None],
+            pos=as_dtype(atoms.positions, np.float32, "pos"),
+            cell=as_dtype(atoms.cell[:], np.float32, "cell")[None],
             pbc=np.asarray(atoms.pbc, dtype=bool)[None],
             **values,
         )
@@ -283,12 +287,15 @@ def _first(told: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _floats(
-    value: Any, shape: tuple[int, ...], dtype: type[np.float32] | type[np.float64] = np.float32
+    name: str,
+    value: Any,
+    shape: tuple[int, ...],
+    dtype: type[np.float32] | type[np.float64] = np.float32,
 ) -> NDArray[Any]:
     """The value in that shape, all NaN where there is none."""
     if value is None:
         return np.full(shape, np.nan, dtype=dtype)
-    return np.asarray(value, dtype=dtype).reshape(shape)
+    return as_dtype(value, dtype, name).reshape(shape)
 
 
 def _full_stress(value: Any) -> Any:

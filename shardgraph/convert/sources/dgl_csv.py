@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.convert import table as tables
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.source import (
     Confidence,
     Partition,
@@ -252,7 +252,7 @@ def _values(
         elif name == "feat" or (prefix and name.startswith(prefix)):
             if array is None:
                 raise FormatError(f"{where}: the features in column {name!r} are not numbers")
-            parts.append(array.astype(np.float32).reshape(len(texts), array[:1].size or 1))
+            parts.append(array.astype(np.float64).reshape(len(texts), array[:1].size or 1))
         elif array is not None:
             found[name] = array
     if parts:
@@ -262,25 +262,34 @@ def _values(
 
 
 def _numbers(texts: NDArray[np.str_]) -> NDArray[Any] | None:
-    """Int64 or float32 [rows], or float32 [rows, K] of texts with commas; None: no numbers."""
+    """Integers or float64 [rows], or float64 [rows, K] of texts with commas; None: no numbers."""
     if any("," in text for text in texts[:1]):
         try:
-            return np.loadtxt(list(texts), delimiter=",", dtype=np.float32, ndmin=2)
+            return tables.load_numbers(texts.tolist(), np.float64, delimiter=",")
         except ValueError:
             return None
-    parsed = [tables.parse_number(text) for text in texts]
-    if any(value is None for value in parsed):
+    parsed = [tables.checked_number(text) for text in texts]
+    if any(isinstance(value, str) for value in parsed):
         return None
     if all(text.lstrip("-").isdecimal() for text in texts):
-        return np.array([int(text) for text in texts], dtype=np.int64)
-    return np.array(parsed, dtype=np.float32)
+        return np.array([int(text) for text in texts])
+    return np.array(parsed, dtype=np.float64)
+
+
+def _narrow(values: Mapping[str, NDArray[Any]], rows: Any) -> dict[str, NDArray[Any]]:
+    """Some rows of each attribute as int64, float32 or bool; SchemaError where that cannot be."""
+    dtypes = {"f": np.float32, "b": np.bool_}
+    return {
+        name: as_dtype(array[rows], dtypes.get(array.dtype.kind, np.int64), name)
+        for name, array in values.items()
+    }
 
 
 def _graph(data: _Dataset, number: int) -> BaseData:
     from torch_geometric.data import HeteroData
 
     graph_id = data.graph_ids[number]
-    graph_values = {name: values[number : number + 1] for name, values in data.graphs.items()}
+    graph_values = _narrow(data.graphs, slice(number, number + 1))
     graph = HeteroData(**make_data(**graph_values).to_dict())
     index: dict[Any, dict[str, int]] = {}
     for store in data.nodes:
@@ -288,7 +297,7 @@ def _graph(data: _Dataset, number: int) -> BaseData:
         index[store.key] = {node: i for i, node in enumerate(store.ends[0][rows].tolist())}
         if len(index[store.key]) != len(rows):
             raise ValueError(f"nodes of type {store.key!r} have an id twice")
-        values = {name: values[rows] for name, values in store.values.items()}
+        values = _narrow(store.values, rows)
         num_nodes = None if "x" in values else len(rows)
         graph[store.key].update(make_data(**values, num_nodes=num_nodes).to_dict())
     for store in data.edges:
@@ -300,7 +309,7 @@ def _graph(data: _Dataset, number: int) -> BaseData:
                 ends.append([index[kind][node] for node in ids[rows].tolist()])
             except KeyError as error:
                 raise ValueError(f"an edge joins a {kind} {error}, which is not there") from error
-        values = {name: values[rows] for name, values in store.values.items()}
+        values = _narrow(store.values, rows)
         edge_index = np.array(ends, dtype=np.int64).reshape(2, -1)
         graph[store.key].update(make_data(edge_index=edge_index, **values).to_dict())
     return graph if data.hetero else _homogeneous(graph)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import FileSource, FilesPartition
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, spans
 from shardgraph.errors import FormatError
@@ -240,7 +240,7 @@ class Hdf5Source(FileSource):
         if self._adjacency is not None:
             matrix = file[self._adjacency][row][np.ix_(nodes, nodes)]
             edges = np.stack(np.nonzero(matrix))
-            values["edge_weight"] = matrix[tuple(edges)].astype(np.float32)
+            values["edge_weight"] = as_dtype(matrix[tuple(edges)], np.float32, "edge_weight")
         return self._build(edges, values, None if values.keys() & {"x", "pos"} else len(nodes))
 
     def _values(self, read: Callable[[str], Any]) -> dict[str, NDArray[Any]]:
@@ -249,13 +249,14 @@ class Hdf5Source(FileSource):
         for name, paths in self._plan.attributes.items():
             arrays = [np.asarray(read(path)) for path in paths]
             if name == "y":
-                found[name] = np.concatenate([np.ravel(a) for a in arrays]).astype(np.float32)[None]
+                joined = np.concatenate([np.ravel(array) for array in arrays])
+                found[name] = as_dtype(joined, np.float32, name)[None]
             elif name in ("x", "edge_attr"):
                 columns = [array.reshape(len(array), -1) for array in arrays]
-                found[name] = np.concatenate(columns, axis=1).astype(np.float32)
+                found[name] = as_dtype(np.concatenate(columns, axis=1), np.float32, name)
             else:
                 (array,) = arrays
-                found[name] = array.astype(np.float32) if name == "pos" else array
+                found[name] = as_dtype(array, np.float32, name) if name == "pos" else array
         return found
 
     def _build(

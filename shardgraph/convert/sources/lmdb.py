@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import natural_key
 from shardgraph.convert.restore import is_graph, restore_graph, restore_value
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source, require, spans
@@ -203,10 +203,10 @@ def _value(name: str, value: Any) -> Any:
     if name == "energy":
         return array.astype(np.float64).reshape(1)
     if name == "y":
-        return array.astype(np.float32).reshape(1, -1)
+        return as_dtype(array, np.float32, name).reshape(1, -1)
     if name == "edge_index":
-        return array.astype(np.int64).reshape(2, -1) if array.shape[:1] == (2,) else array.T
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
+        return array.reshape(2, -1) if array.shape[:1] == (2,) else array.T
+    return as_dtype(array, np.float32, name) if array.dtype.kind == "f" else array
 
 
 def _array(value: Any) -> NDArray[Any]:

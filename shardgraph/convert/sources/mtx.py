@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.convert import table as tables
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import FileSource
 from shardgraph.convert.source import Reject
 from shardgraph.errors import FormatError
@@ -178,11 +178,11 @@ def _numbers(
     if not texts:
         return np.empty((0, width), dtype=dtype)
     try:
-        return np.loadtxt(texts, dtype=dtype, ndmin=2, comments=None, usecols=range(width))
+        return tables.load_numbers(texts, dtype, usecols=range(width))
     except (ValueError, OverflowError, IndexError):
         for number, text in zip(numbers, texts, strict=True):
             try:
-                np.loadtxt([text], dtype=dtype, ndmin=2, comments=None, usecols=range(width))
+                tables.load_numbers([text], dtype, usecols=range(width))
             except (ValueError, OverflowError, IndexError) as error:
                 raise FormatError(f"{path}, line {number}: {error}") from error
         raise
@@ -216,4 +216,5 @@ def _mirrored(matrix: _Matrix) -> _Matrix:
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
     """The dtype of a graph's values: float32 and complex64, integers as they are."""
-    return values.astype({"f": np.float32, "c": np.complex64}.get(values.dtype.kind, np.int64))
+    dtypes = {"f": np.float32, "c": np.complex64}
+    return as_dtype(values, dtypes.get(values.dtype.kind, np.int64), "edge_weight")

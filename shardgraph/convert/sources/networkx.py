@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.convert import table as tables
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import FileSource, suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject
 from shardgraph.errors import FormatError
@@ -244,7 +244,7 @@ class NetworkxSource(FileSource):
 def _floats(rows: Sequence[Attributes], names: Sequence[str]) -> NDArray[np.float32]:
     """Float32 [rows, names], NaN where a row lacks an attribute."""
     values = [[float(row.get(name, np.nan)) for name in names] for row in rows]
-    return np.array(values, dtype=np.float32).reshape(len(rows), len(names))
+    return as_dtype(values, np.float32, " or ".join(names)).reshape(len(rows), len(names))
 
 
 def _values(rows: Iterable[Attributes]) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.convert import table as tables
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source, spans
 from shardgraph.errors import FormatError
 
@@ -155,7 +155,7 @@ class OGBSource(Source):
         }
         values: dict[str, Any] = {}
         for name, (of, width, integers) in self._columns.items():
-            found = _parse(texts[name], counts[of], width, integers)
+            found = _parse(texts[name], counts[of], width, integers, name)
             if isinstance(found, str):
                 path = str(self._raw(name))
                 return Reject(file=path, record=f"graph {graph}", reason=found)
@@ -217,15 +217,18 @@ def _look_at(path: Path) -> tuple[int, bool]:
     return width, integers
 
 
-def _parse(lines: list[bytes], num_lines: int, width: int, integers: bool) -> NDArray[Any] | str:
+def _parse(
+    lines: list[bytes], num_lines: int, width: int, integers: bool, name: str
+) -> NDArray[Any] | str:
     """The numbers, int64 or float32 [num_lines, width], or why there are none."""
-    dtype = np.int64 if integers else np.float32
     if len(lines) != num_lines:
         return f"the file ends: {num_lines} lines were expected, {len(lines)} are left"
     if not lines:
-        return np.empty((0, width), dtype=dtype)
+        return np.empty((0, width), dtype=np.int64 if integers else np.float32)
     try:
-        found: NDArray[Any] = np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
+        found = tables.load_numbers(lines, np.int64 if integers else np.float64, delimiter=",")
+        if not integers:
+            found = as_dtype(found, np.float32, name)
     except (ValueError, OverflowError) as error:
         return str(error)
     if found.shape != (num_lines, width):
@@ -237,7 +240,7 @@ def _integers(path: Path) -> NDArray[np.int64]:
     """A column of integers, one a line."""
     with tables.open_binary(path) as stream:
         lines = list(stream)
-    found = _parse(lines, len(lines), 1, integers=True)
+    found = _parse(lines, len(lines), 1, integers=True, name=path.name)
     if isinstance(found, str):
         raise FormatError(f"{path}: {found}")
     return found[:, 0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import FileSource, natural_key
 from shardgraph.convert.source import (
     Confidence,
@@ -362,7 +362,7 @@ class ParquetSource(FileSource):
         for column, name in plan.lists.items():
             if row[column] is None:
                 raise ValueError(f"column {column!r} is null")
-            array = np.array(row[column], dtype=np.float32 if column in plan.floating else np.int64)
+            array = as_dtype(row[column], np.float32 if column in plan.floating else np.int64, name)
             if array.shape == (0,) and column in plan.widths:
                 array = array.reshape(0, plan.widths[column])
             values[name] = array
@@ -374,7 +374,7 @@ class ParquetSource(FileSource):
         if "y" in values:
             values["y"] = values["y"].reshape(1, -1)
         if plan.targets:
-            values["y"] = np.array([self._y(row)], dtype=np.float32)
+            values["y"] = as_dtype([self._y(row)], np.float32, "y")
         if plan.has_num_nodes:
             values["num_nodes"] = int(row["num_nodes"])
         return make_data(**values)

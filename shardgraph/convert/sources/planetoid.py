@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.source import Confidence, Partition, Reject, Source
 from shardgraph.convert.unpickle import Record, loads
 from shardgraph.errors import FormatError
@@ -85,8 +85,9 @@ def _dense(state: dict[str, Any]) -> NDArray[np.float32]:
     """The array of a SciPy CSR matrix, from its attributes (named _shape or shape)."""
     num_rows, num_columns = state["_shape"] if "_shape" in state else state["shape"]
     indptr, columns = np.asarray(state["indptr"]), np.asarray(state["indices"])
+    values = as_dtype(state["data"], np.float32, "x")
     dense = np.zeros((num_rows, num_columns), dtype=np.float32)
-    np.add.at(dense, (np.repeat(np.arange(num_rows), np.diff(indptr)), columns), state["data"])
+    np.add.at(dense, (np.repeat(np.arange(num_rows), np.diff(indptr)), columns), values)
     return dense
 
 

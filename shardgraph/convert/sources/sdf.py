@@ -27,7 +27,7 @@ from shardgraph.convert.source import (
     runs_of_records,
 )
 from shardgraph.convert.sources import _rdkit
-from shardgraph.errors import FormatError
+from shardgraph.errors import FormatError, SchemaError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -211,7 +211,10 @@ class SdfSource(Source):
             return self._reject(record, data)
         _rdkit.add_positions(data, mol)
         if self._names:
-            data.y = _rdkit.row_tensor(y)
+            try:
+                data.y = _rdkit.row_tensor(y)
+            except SchemaError as error:
+                return self._reject(record, str(error))
         return data
 
     def _y(self, record: _Record, row: tables.Row | None) -> list[float] | Reject:
@@ -222,10 +225,9 @@ class SdfSource(Source):
             return tables.parse_numbers(row, self._table, positions)
         properties, values = _properties(record.text), []
         for name in self._names:
-            value = tables.parse_number(properties.get(name, ""))
-            if value is None:
-                reason = f"property {name!r} is {properties[name]!r}, which is not a number"
-                return self._reject(record, reason)
+            value = tables.checked_number(properties.get(name, ""))
+            if isinstance(value, str):
+                return self._reject(record, f"property {name!r} is {properties[name]!r}, {value}")
             values.append(value)
         return values
 

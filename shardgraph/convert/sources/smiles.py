@@ -11,7 +11,7 @@ from shardgraph.convert import table as tables
 from shardgraph.convert.files import suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject, Source, require
 from shardgraph.convert.sources import _rdkit
-from shardgraph.errors import ConversionError, FormatError
+from shardgraph.errors import ConversionError, FormatError, SchemaError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -173,7 +173,10 @@ class SmilesSource(Source):
             return table.reject(row, found)
         found.smiles = smiles
         if targets:
-            found.y = _rdkit.row_tensor(y)
+            try:
+                found.y = _rdkit.row_tensor(y)
+            except SchemaError as error:
+                return table.reject(row, str(error))
         return found
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.convert.build import make_data
+from shardgraph.convert import table as tables
+from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.source import (
     Confidence,
     Option,
@@ -26,7 +27,7 @@ from shardgraph.convert.source import (
     file_stamps,
     spans,
 )
-from shardgraph.errors import FormatError
+from shardgraph.errors import FormatError, SchemaError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -45,10 +46,29 @@ class _Arrays:
     edge_ptr: NDArray[np.int64]
     edge_index: NDArray[np.int64]
     """[2, E], counted from 0 within each graph."""
-    x: NDArray[np.float32] | None
-    edge_attr: NDArray[np.float32] | None
+    x: NDArray[np.floating] | None
+    """Float64 where float32 cannot hold all of them, as of ``edge_attr`` and ``y``."""
+    edge_attr: NDArray[np.floating] | None
     y: NDArray[Any] | None
     """[G] classes from 0 to C - 1, or [G, T] or [G] targets."""
+
+    def graph(self, number: int) -> BaseData:
+        """One graph; SchemaError where float32 cannot hold one of its numbers."""
+        n0, n1 = self.node_ptr[number : number + 2]
+        e0, e1 = self.edge_ptr[number : number + 2]
+        rows = {"x": (n0, n1), "edge_attr": (e0, e1), "y": (number, number + 1)}
+        values = {}
+        for name, (start, stop) in rows.items():
+            array = getattr(self, name)
+            if array is not None:
+                values[name] = array[start:stop].copy()
+                if array.dtype.kind == "f":
+                    values[name] = as_dtype(values[name], np.float32, name)
+        return make_data(
+            edge_index=self.edge_index[:, e0:e1],
+            num_nodes=None if "x" in values else int(n1 - n0),
+            **values,
+        )
 
 
 class TUDatasetSource(Source):
@@ -96,18 +116,13 @@ class TUDatasetSource(Source):
         ]
 
     def read(self, partition: Partition) -> Iterator[BaseData | Reject]:
-        """Yields the graphs; a fault in the files is an error of the folder as a whole."""
+        """Yields the graphs; most faults in the files are errors of the folder as a whole."""
         arrays = self._arrays()
         for graph in range(partition.first, partition.first + (partition.num_records or 0)):
-            n0, n1 = arrays.node_ptr[graph : graph + 2]
-            e0, e1 = arrays.edge_ptr[graph : graph + 2]
-            yield make_data(
-                x=None if arrays.x is None else arrays.x[n0:n1].copy(),
-                edge_index=arrays.edge_index[:, e0:e1],
-                edge_attr=None if arrays.edge_attr is None else arrays.edge_attr[e0:e1].copy(),
-                y=None if arrays.y is None else arrays.y[graph : graph + 1].copy(),
-                num_nodes=None if arrays.x is not None else int(n1 - n0),
-            )
+            try:
+                yield arrays.graph(graph)
+            except SchemaError as error:
+                yield Reject(file=self.spec, record=f"graph {graph + 1}", reason=str(error))
 
     def files(self) -> list[Path]:
         """The text files of the dataset."""
@@ -218,7 +233,7 @@ def _edges(path: Path, indicator: NDArray[np.int64]) -> NDArray[np.int64]:
 def _targets(start: Path) -> NDArray[Any] | None:
     attributes, labels = Path(f"{start}_graph_attributes.txt"), Path(f"{start}_graph_labels.txt")
     if attributes.exists():
-        values = _numbers(attributes).astype(np.float32)
+        values = _numbers(attributes)
         return values[:, 0] if values.shape[1] == 1 else values
     if not labels.exists():
         return None
@@ -229,12 +244,12 @@ def _targets(start: Path) -> NDArray[Any] | None:
     return renumbered[:, 0] if classes.shape[1] == 1 else renumbered
 
 
-def _features(start: Path, of: str, num_rows: int) -> NDArray[np.float32] | None:
+def _features(start: Path, of: str, num_rows: int) -> NDArray[np.floating] | None:
     """Attributes, then labels as one-hot vectors; None where there are neither."""
-    parts: list[NDArray[np.float32]] = []
+    parts: list[NDArray[np.floating]] = []
     attributes, labels = Path(f"{start}_{of}_attributes.txt"), Path(f"{start}_{of}_labels.txt")
     if attributes.exists():
-        parts.append(_numbers(attributes).astype(np.float32))
+        parts.append(_numbers(attributes))
         _check_rows(attributes, len(parts[-1]), num_rows, of)
     if labels.exists():
         columns = _integers(labels)
@@ -259,8 +274,8 @@ def _check_rows(path: Path, found: int, expected: int, of: str) -> None:
 
 
 def _merge(
-    source: NDArray[np.int64], target: NDArray[np.int64], edge_attr: NDArray[np.float32] | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
+    source: NDArray[np.int64], target: NDArray[np.int64], edge_attr: NDArray[np.floating] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating] | None]:
     """Drops self-loops and sums repeated edges of sorted edges."""
     kept = source != target
     source, target = source[kept], target[kept]
@@ -273,9 +288,13 @@ def _merge(
     return source[first], target[first], edge_attr
 
 
-def _numbers(path: Path) -> NDArray[np.float64]:
-    """All numbers of a comma-separated file, float64 [rows, columns]."""
-    return _loadtxt(path, np.float64)
+def _numbers(path: Path) -> NDArray[np.floating]:
+    """All numbers of a comma-separated file, float32 [rows, columns], or float64 if need be."""
+    found = _loadtxt(path, np.float64)
+    try:
+        return as_dtype(found, np.float32, path.name)
+    except SchemaError:
+        return found  # `read` tells whose they are
 
 
 def _integers(path: Path) -> NDArray[np.int64]:
@@ -294,7 +313,7 @@ def _loadtxt(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
     if not path.stat().st_size:
         return np.empty((0, 2), dtype=dtype)
     try:
-        return np.loadtxt(path, delimiter=",", dtype=dtype, ndmin=2, comments=None)
+        return tables.load_numbers(path, dtype, delimiter=",")
     except ValueError as error:
         # NumPy counts rows from 0 in this one of its messages, and never counts blank lines.
         match = _LOADTXT_PROBLEM.search(str(error))
