@@ -4,7 +4,8 @@
 graph. ``ShardedDataset`` opens the result as an ordinary ``torch_geometric.data.Dataset``,
 ``GraphLoader`` makes the batches that a ``BatchPlan`` decides, and ``DevicePrefetcher`` keeps them
 ready on the device. ``verify`` checks a dataset against its ``Manifest``, whose ``Schema`` says
-what every graph holds. A ``Source``, made known by ``register_source``, reads one raw format.
+what every graph holds; ``repair`` keeps what is whole of a damaged one. A ``Source``, made known by
+``register_source``, reads one raw format.
 
 Importing this package loads neither torch nor PyG: a public name loads its module on first use.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shardgraph.format import Manifest, Schema
     from shardgraph.loader import GraphLoader
     from shardgraph.prefetch import DevicePrefetcher
+    from shardgraph.repair import repair
     from shardgraph.sampling import BatchPlan
     from shardgraph.verify import verify
     from shardgraph.writer import DatasetWriter
@@ -50,6 +52,7 @@ __all__ = [
     "Source",
     "convert",
     "register_source",
+    "repair",
     "verify",
 ]
 
@@ -64,7 +67,7 @@ _HOME = {
     "Source": "shardgraph.convert",
     "register_source": "shardgraph.convert",
 }
-_NAMESAKES = frozenset({"convert", "verify"})
+_NAMESAKES = frozenset({"convert", "repair", "verify"})
 
 
 def __getattr__(name: str) -> Any:
@@ -94,7 +97,7 @@ class _CallableModule(ModuleType):
 
 
 class _Package(ModuleType):
-    """The class of this package: its ``convert`` and ``verify`` are modules and functions at once.
+    """The class of this package: ``convert``, ``repair`` and ``verify`` are modules and functions.
 
     An imported sub-module is bound to its name in the package, over a function of that name. So it
     is made callable as it is bound: ``shardgraph.convert(...)`` works whatever was imported first.

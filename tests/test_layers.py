@@ -24,6 +24,7 @@ LAYERS = {
     "collate": 3,
     "verify": 3,
     "facts": 4,
+    "repair": 4,
     "per_graph": 5,
     "writer": 4,
     "prefetch": 4,
@@ -52,6 +53,7 @@ AT_IMPORT = {
     "verify": {"numpy"},
     "writer": {"h5py", "numpy", "torch", "torch_geometric"},  # h5py for its version
     "facts": {"numpy", "torch_geometric"},
+    "repair": {"numpy"},
     "per_graph": {"numpy"},
     "processing": {"torch_geometric"},
     "prefetch": {"numpy", "torch", "torch_geometric"},

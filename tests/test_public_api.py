@@ -1,4 +1,4 @@
-"""The public names: which they are, that they load lazily, and that two of them are modules too."""
+"""The public names: which they are, that they load lazily, and which of them are modules too."""
 
 import pickle
 import subprocess
@@ -25,6 +25,7 @@ PUBLIC = [
     "Source",
     "convert",
     "register_source",
+    "repair",
     "verify",
 ]
 
@@ -77,7 +78,7 @@ IMPORT_ORDERS = {
 
 
 @pytest.mark.parametrize("order", IMPORT_ORDERS.values(), ids=IMPORT_ORDERS.keys())
-@pytest.mark.parametrize("name", ["convert", "verify"])
+@pytest.mark.parametrize("name", ["convert", "repair", "verify"])
 def test_a_function_named_as_its_module_is_called_whatever_was_imported(
     name: str, order: str
 ) -> None:

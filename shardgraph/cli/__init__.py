@@ -1,10 +1,10 @@
-"""The command line, ``shardgraph convert | info | verify | bench | formats``: parse and call.
+"""The command line, ``shardgraph convert | info | verify | repair | ...``: parse and call.
 
 A command is a module of this package with ``HELP``, ``add_arguments`` and ``run``, and is named in
 ``COMMANDS``. At import a command's module loads only the standard library.
 
 Exit status: 0 done; 1 failed, and nothing was published; 2 usage; 3 published, but with records
-rejected.
+rejected or graphs lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from shardgraph.errors import ShardGraphError
 
-COMMANDS = ("convert", "info", "verify", "bench", "formats")
+COMMANDS = ("convert", "info", "verify", "repair", "bench", "formats")
 
 DONE, FAILED, USAGE, REJECTED = range(4)
 

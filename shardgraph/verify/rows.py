@@ -91,8 +91,8 @@ def shape_problems(looked: Looked) -> Iterator[Problem]:
         yield looked.problem(f"/{array} does not fit its values; {RESTORE}", array, where)
 
 
-def total_problems(looked: Looked) -> Iterator[Problem]:
-    """What the manifest says that the shard adds up to, it does."""
+def counts_of(looked: Looked) -> dict[str, int]:
+    """What a shard adds up to, by the names that the manifest has for it."""
     shard, schema = looked.shard, looked.schema
     nodes = [str(store.node_axis) for store in schema.node_stores]
     edges = [str(store.edge_axis) for store in schema.edge_stores]
@@ -100,12 +100,16 @@ def total_problems(looked: Looked) -> Iterator[Problem]:
     for name, source in shard.columns.items():
         itemsize = np.dtype(layout.STORAGE[schema.columns[name].dtype]).itemsize
         raw += int(np.prod(source.shape, dtype=np.int64)) * itemsize
-    found = {
+    return {
         "num_nodes": sum(int(shard.ptrs[axis][-1]) for axis in nodes),
         "num_edges": sum(int(shard.ptrs[axis][-1]) for axis in edges),
         "raw_nbytes": raw,
     }
-    for what, value in found.items():
-        stated = getattr(shard.entry, what)
+
+
+def total_problems(looked: Looked) -> Iterator[Problem]:
+    """What the manifest says that the shard adds up to, it does."""
+    for what, value in counts_of(looked).items():
+        stated = getattr(looked.shard.entry, what)
         if value != stated:
             yield looked.problem(f"its {what} is {value}, the manifest says {stated}; {RESTORE}")
