@@ -31,6 +31,16 @@ class Progress:
         self.delivered = 0
         self._under_way = False
 
+    def set_epoch(self, epoch: int) -> None:
+        """Settles which epoch is the next; a resumed one still goes on from where it was."""
+        if epoch == self._next[0]:
+            self.choose(*self._next)
+        elif self._under_way and epoch == self.epoch:
+            # Lightning tells it once the epoch has begun, whose count must go on.
+            self._next = (epoch, self.cursor, self._before)
+        else:
+            self.choose(epoch, 0)
+
     def begin(self) -> None:
         """Begins the next epoch."""
         self.epoch, self.cursor, self._before = self._next
@@ -70,6 +80,10 @@ class PlanSampler(Sampler[Any]):
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         # The epoch is settled now, not when the first batch is asked for: another may begin before.
         return self._counted(self._plan.batches(self._progress.epoch, self._progress.cursor))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Settles the loader's next epoch: trainers tell it to the sampler."""
+        self._progress.set_epoch(epoch)
 
     def _counted(self, batches: Iterator[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:
         for batch in batches:

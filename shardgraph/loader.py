@@ -251,8 +251,8 @@ class GraphLoader(DataLoader[Any]):
         return item.unpack() if isinstance(item, PackedBatch) else item
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch that the next ``iter()`` yields."""
-        self._progress.choose(epoch, 0)
+        """Chooses the epoch that the next ``iter()`` yields; of a resumed one, what was left."""
+        self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training is: small, JSON-able, the same on all ranks."""

@@ -67,6 +67,44 @@ def test_damaged_steps_are_refused(dataset, steps):
         loader.load_state_dict(state)
 
 
+@pytest.mark.parametrize("of_sampler", [False, True])
+def test_a_loop_that_sets_each_epoch_keeps_the_place_of_a_resume(dataset, of_sampler):
+    def train(loader: sg.GraphLoader, first_epoch: int) -> list[list[list[int]]]:
+        epochs = []
+        for epoch in range(first_epoch, 3):
+            (loader.sampler if of_sampler else loader).set_epoch(epoch)
+            epochs.append(orders(loader))
+        return epochs
+
+    expected = train(sg.GraphLoader(dataset, 6, shuffle=True), 0)
+    running = sg.GraphLoader(dataset, 6, shuffle=True)
+    running.set_epoch(1)
+    state = state_after(running, 2)
+    resumed = sg.GraphLoader(dataset, 6, shuffle=True)
+    resumed.load_state_dict(state)
+    assert train(resumed, 1) == [expected[1][2:], expected[2]]
+    assert [train(resumed, 1), train(resumed, 0)] == [expected[1:], expected]
+
+
+def test_an_epoch_told_once_it_has_begun_goes_on_and_may_begin_again(dataset):
+    """As Lightning does with each epoch."""
+    loader = sg.GraphLoader(dataset, 6, shuffle=True)
+    loader.load_state_dict(state_after(sg.GraphLoader(dataset, 6, shuffle=True), 2))
+    first = iter(loader)
+    next(first)
+    loader.sampler.set_epoch(0)
+    assert loader.state_dict()["steps"] == 3
+    rest = orders(first)
+    assert loader.state_dict()["steps"] == 7
+    loader.sampler.set_epoch(1)
+    iter(loader)
+    loader.sampler.set_epoch(1)
+    epochs = sg.GraphLoader(dataset, 6, shuffle=True)
+    assert rest == orders(epochs)[3:]
+    assert orders(loader) == orders(epochs)
+    assert orders(loader) == orders(epochs)
+
+
 # Torchdata ---------------------------------------------------------------------------------------
 
 
