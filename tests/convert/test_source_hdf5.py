@@ -109,17 +109,11 @@ def test_faults(groups, tmp_path, read_all):
         find_source(groups, keep=["x=a"])
 
 
-@pytest.mark.parametrize(
-    ("name", "nodes", "edges", "width"),
-    [("1ATN_residue.hdf5", 1195, 3003, 31), ("graph_residue.hdf5", 1088, 2814, 22)],
-)
-def test_cases(case, read_all, name, nodes, edges, width):
+@pytest.mark.parametrize(("name", "width"), [("1ATN_residue.hdf5", 31), ("graph_residue.hdf5", 22)])
+def test_cases(case, read_all, name, width):
     path = case(f"hdf5/deeprank_gnn/{name}")
     graphs, rejects = read_all(path)
     assert rejects == []
-    assert len(graphs) == 10
-    assert sum(graph.num_nodes for graph in graphs) == nodes
-    assert sum(graph.num_edges for graph in graphs) == edges
     with h5py.File(path) as file:
         for graph, group in zip(graphs, file.values(), strict=True):
             assert graph.edge_index.t().tolist() == group["edge_index"][()].tolist()

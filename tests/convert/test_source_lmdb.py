@@ -146,7 +146,6 @@ def test_carolina(case, read_all):
     path = case("lmdb/matsciml_carolina_db/data.lmdb")
     graphs, rejects = read_all(path)
     assert rejects == []
-    assert (len(graphs), sum(read.num_nodes for read in graphs)) == (100, 3166)
     energies = [read.energy.item() for read in graphs]
     assert (min(energies), max(energies)) == pytest.approx((-3.279, 1.632), abs=1e-3)
     assert graphs[0].z.tolist() == [43] + [77] * 8 + [16] * 6

@@ -113,34 +113,25 @@ def test_faults_are_rejects(tmp_path, read_all, name, content, reason):
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "edges", "directed"),
-    [
-        ("kiara_gml/karate.gml", 34, 78, False),
-        ("kiara_gml/lesmis.gml", 77, 254, False),
-        ("kiara_gml/celegansneural.gml", 297, 2359, True),
-        ("kiara_gexf/lesmis.gexf", 77, 254, False),
-    ],
+    ("name", "directed"), [("karate", False), ("lesmis", False), ("celegansneural", True)]
 )
-def test_cases(case, read_all, name, nodes, edges, directed):
-    path = case(f"graphfiles/{name}")
+def test_cases(case, read_all, name, directed):
+    path = case(f"graphfiles/kiara_gml/{name}.gml")
     (graph,), rejects = read_all(path)
     assert rejects == []
-    assert (graph.num_nodes, graph.num_edges) == (nodes, edges if directed else 2 * edges)
-    if name.endswith(".gml"):
-        words = path.read_text().split()
-        told = {
-            key: [int(words[i + 1]) for i, word in enumerate(words) if word == key]
-            for key in ("id", "source", "target", "value")
-        }
-        assert len(told["id"]) == nodes
-        ends = zip(told["source"], told["target"], strict=True)
-        pairs = [tuple(told["id"].index(node) for node in pair) for pair in ends]
-        wanted = sorted(zip(pairs, told["value"] or [1] * edges, strict=True))
-        if not directed:
-            wanted = sorted([*wanted, *(((v, u), value) for (u, v), value in wanted)])
-        values = graph.edge_weight.tolist() if told["value"] else [1] * len(wanted)
-        read = zip(map(tuple, graph.edge_index.t().tolist()), values, strict=True)
-        assert sorted(read) == wanted
+    words = path.read_text().split()
+    told = {
+        key: [int(words[i + 1]) for i, word in enumerate(words) if word == key]
+        for key in ("id", "source", "target", "value")
+    }
+    ends = zip(told["source"], told["target"], strict=True)
+    pairs = [tuple(told["id"].index(node) for node in pair) for pair in ends]
+    wanted = sorted(zip(pairs, told["value"] or [1] * len(pairs), strict=True))
+    if not directed:
+        wanted = sorted([*wanted, *(((v, u), value) for (u, v), value in wanted)])
+    values = graph.edge_weight.tolist() if told["value"] else [1] * len(wanted)
+    read = zip(map(tuple, graph.edge_index.t().tolist()), values, strict=True)
+    assert sorted(read) == wanted
 
 
 def test_atlas(case, read_all):
@@ -148,12 +139,9 @@ def test_atlas(case, read_all):
     graphs, rejects = read_all(path)
     expected = nx.graph_atlas_g()
     assert rejects == []
-    assert len(graphs) == len(expected) == 1253
     assert [graph.num_nodes for graph in graphs] == [len(graph) for graph in expected]
     for graph, wanted in zip(graphs, expected, strict=True):
         assert set(map(tuple, graph.edge_index.t().tolist())) == set(wanted.to_directed().edges)
-    assert sum(graph.num_edges for graph in graphs) == 2 * 12342
-    assert sum(graph.num_nodes == 0 for graph in graphs) == 1
     assert torch.equal(graphs[0].edge_index, torch.empty(2, 0, dtype=torch.int64))
 
 

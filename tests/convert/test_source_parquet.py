@@ -170,9 +170,6 @@ def test_micro_qm9(case, read_all):
     path = case("molecules/graphium/micro_qm9.parquet")
     graphs, rejects = read_all(path, size=400)
     assert rejects == []
-    assert len(graphs) == 1006
-    assert sum(graph.num_nodes for graph in graphs) == 8808
-    assert sum(graph.num_edges for graph in graphs) == 2 * 9423
     table = pq.read_table(path)
     targets = find_source(path).provenance()["targets"]
     assert targets == table.column_names[2:]

@@ -74,9 +74,7 @@ def test_cora(case, read_all):
     folder = case("planetoid/cora")
     (graph,), rejects = read_all(folder)
     assert rejects == []
-    assert (graph.num_nodes, graph.num_edges, graph.num_features) == (2708, 2 * 5278, 1433)
     assert (int(graph.train_mask.sum()), int(graph.test_mask.sum())) == (140, 1000)
-    assert graph.y.unique().tolist() == list(range(7))
     assert graph.is_undirected()
     assert float(graph.x.sum()) == 49216.0
 

@@ -6,6 +6,7 @@ The layout is described at https://www.dgl.ai/dgl_docs/guide/data-loadcsv.html; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from shardgraph.convert import table as tables
 from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.source import (
     Confidence,
+    Option,
     Partition,
     Reject,
     Source,
@@ -42,6 +44,7 @@ _FIELDS = {
     "split_type_field": "split_type",
 }
 _SPLITS = ("train", "val", "test")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class _Store:
     values: dict[str, NDArray[Any]]
     rows: dict[str, NDArray[np.int64]]
     """Rows of each graph."""
+    node_id: NDArray[Any] | None = None
+    """Of nodes that no file describes: int64 or text, by row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +82,35 @@ class DglCsvSource(Source):
     ``val_mask`` and ``test_mask`` of nodes and edges, and `splits` of graphs. Nodes keep the
     order of their file; lines of edges may be in any order.
 
+    Any tables of typed edges and nodes become one typed graph this way, once a YAML file says of
+    each which type it is and which columns hold the ids. A type of nodes without a table has the
+    nodes that edges name, in ascending order of their ids, and keeps these as ``node_id``, int64
+    [N] or a list of str. With this the customers have a table and the cards have none::
+
+        node_data:
+        - {file_name: customer.csv, ntype: customer, node_id_field: id}
+        edge_data:
+        - {file_name: owns.csv, etype: [customer, owns, card],
+           src_id_field: source, dst_id_field: target}
+
     The files are read whole: memory is that of their columns.
+
+    Args:
+        spec: The folder.
+        meta: The YAML file; None takes the one of DGL's name in the folder.
     """
 
     name = "dgl-csv"
-    description = "a folder of DGL's CSVDataset: meta.yaml and CSV files of nodes and edges"
+    description = "tables of nodes and edges, typed or not, as DGL's CSVDataset: meta.yaml and CSV"
     extra = "table"
+    options = (
+        Option(name="meta", type=str, help="YAML file that describes the tables (recognised)"),
+    )
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, *, meta: str | None = None) -> None:
         super().__init__(spec)
         require("yaml", "table", "reading the YAML file of DGL's CSVDataset")
+        self._given = None if meta is None else Path(meta)
 
     @classmethod
     def recognise(cls, spec: str) -> Confidence | None:
@@ -115,8 +139,22 @@ class DglCsvSource(Source):
         """The split types of graphs."""
         return self._dataset().splits
 
+    def files(self) -> list[Path]:
+        """The files of the folder, and the YAML file where it is elsewhere."""
+        found = super().files()
+        given = [] if self._given is None or self._given in found else [self._given]
+        return [*found, *given]
+
     def _dataset(self) -> _Dataset:
-        return _load(Path(self.spec), file_stamps(self.files()))
+        path = self._given or _meta(Path(self.spec))
+        if path is None:
+            raise FormatError(
+                f"{self.spec} has none of {', '.join(_META)}: name the file that describes its "
+                "tables (meta, --meta)"
+            )
+        if not path.is_file():
+            raise FileNotFoundError(f"no such file: {path}")
+        return _load(Path(self.spec), path, file_stamps(self.files()))
 
 
 def _meta(folder: Path) -> Path | None:
@@ -126,20 +164,21 @@ def _meta(folder: Path) -> Path | None:
 @lru_cache(maxsize=1)
 def _load(
     folder: Path,
+    path: Path,
     stamps: tuple[tuple[int, int], ...],  # noqa: ARG001 (part of the key)
 ) -> _Dataset:
     """All files; kept for the partitions that the same process reads next."""
     import yaml  # type: ignore[import-untyped]
 
-    path = _meta(folder)
-    if path is None:
-        raise FormatError(f"{folder} has none of {', '.join(_META)}")
     try:
         meta = _parts(yaml.safe_load(path.read_text(encoding="utf-8-sig")))
-        nodes, edges = meta["nodes"], meta["edges"]
+        nodes, edges = meta.get("nodes", []), meta["edges"]
         hetero = any("ntype" in told for told in nodes) or any("etype" in told for told in edges)
         node_stores = [_store(folder, told, ("node_id_field",)) for told in nodes]
         edge_stores = [_store(folder, told, ("src_id_field", "dst_id_field")) for told in edges]
+        ends = dict.fromkeys(end for s in edge_stores for end in (s.key[0], s.key[2]))
+        described = {store.key for store in node_stores}
+        node_stores += [_named(end, edge_stores) for end in ends if end not in described]
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{path} is not the description of a CSVDataset, with node_data and edge_data: "
@@ -173,7 +212,7 @@ def _parts(meta: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, name in _PARTS.items():
         told = meta.get(name, meta.get(key))
-        if told is None and key != "graphs":
+        if told is None and key == "edges":
             raise KeyError(name)
         separator = {"separator": meta.get("separator", ",")}
         if isinstance(told, list):
@@ -210,6 +249,26 @@ def _store(folder: Path, told: Mapping[str, Any], id_fields: Sequence[str]) -> _
         ends=ends,
         values=values,
         rows={str(graph_id): run for graph_id, run in zip(ids, runs, strict=True)},
+    )
+
+
+def _named(kind: str, edges: Sequence[_Store]) -> _Store:
+    """The nodes of a type that has no file: those that edges join."""
+    found: dict[str, set[str]] = {}
+    for store in edges:
+        for end, ids in zip((store.key[0], store.key[2]), store.ends, strict=True):
+            for graph_id, rows in store.rows.items() if end == kind else ():
+                found.setdefault(graph_id, set()).update(ids[rows].tolist())
+    names = [name for group in found.values() for name in sorted(group, key=_id_key)]
+    stops = np.cumsum([len(group) for group in found.values()])
+    runs = np.split(np.arange(len(names)), stops[:-1])
+    integers = all(_INTEGER.fullmatch(name) for name in names)
+    return _Store(
+        key=kind,
+        ends=(np.array(names, dtype=np.str_),),
+        values={},
+        rows=dict(zip(found, runs, strict=True)),
+        node_id=np.array([int(name) for name in names] if integers else names),
     )
 
 
@@ -300,6 +359,10 @@ def _graph(data: _Dataset, number: int) -> BaseData:
         values = _narrow(store.values, rows)
         num_nodes = None if "x" in values else len(rows)
         graph[store.key].update(make_data(**values, num_nodes=num_nodes).to_dict())
+        if store.node_id is not None:
+            names = store.node_id[rows]
+            texts = names.dtype.kind == "U"
+            graph[store.key].node_id = names.tolist() if texts else make_data(x=names).x
     for store in data.edges:
         rows = store.rows.get(graph_id, np.empty(0, dtype=np.int64))
         source, _, target = store.key
