@@ -46,6 +46,10 @@ class ChunkCheck:
         self._chunk = plist.get_chunk()
         self._filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
         self._nbytes = math.prod(self._chunk) * dset.get_type().get_size()
+        self.num_rows: int = self._chunk[0]
+        """Rows of a chunk."""
+        self.row_nbytes: int = math.prod(dset.shape[1:]) * dset.get_type().get_size()
+        """Bytes of a row of the dataset."""
         extents = zip(dset.shape, self._chunk, strict=True)
         grid = tuple(-(-extent // size) for extent, size in extents)
         self._is_sound: NDArray[np.bool_] = np.zeros(grid, np.bool_)

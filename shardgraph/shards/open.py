@@ -26,6 +26,10 @@ SMALL = 8 << 20
 """Bytes up to which a file is read ahead as a whole when it is opened."""
 
 
+_MOST_KEPT = 1 << 18
+"""Bytes of a decoded chunk that is kept until the next is read."""
+
+
 class Shard:
     """One open shard: its columns as views into the map, or behind an HDF5 handle.
 
@@ -149,12 +153,16 @@ class Shard:
 
 
 class ChunkedColumn:
-    """A compressed column: reads row ranges through h5py, once their chunks are found sound."""
+    """A compressed column: reads row ranges through h5py, once their chunks are found sound.
+
+    The chunk last read is kept: graphs are mostly read in runs, and h5py takes 200 us a call.
+    """
 
     def __init__(self, shard: Shard, name: str, located: Located) -> None:
         self._shard = shard
         self._name = name
         self._check: ChunkCheck | None = None
+        self._kept: tuple[int, Array] = 0, np.empty((0, *located.shape[1:]), located.dtype)
         self.dtype = located.dtype
         self.shape = located.shape
 
@@ -163,13 +171,25 @@ class ChunkedColumn:
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
+        first, kept = self._kept
+        if not first <= start <= stop <= first + len(kept):
+            first, kept = self._read(start, stop)
+        return kept[start - first : stop - first]
+
+    def _read(self, start: int, stop: int) -> tuple[int, Array]:
+        """Rows that hold the given ones, and the first: of a whole chunk, if it is small."""
         try:
             dset = self._shard.handle(self._name)
             if self._check is None:
                 self._check = ChunkCheck(dset.id, self._shard.map.array)
             fault = self._check.rows(dset.id, start, stop)
             if fault is None:
-                return np.asarray(dset[start:stop])
+                step = self._check.num_rows
+                first = start // step * step
+                if stop <= first + step and self._check.row_nbytes * step <= _MOST_KEPT:
+                    self._kept = first, np.asarray(dset[first : first + step])
+                    return self._kept
+                return start, np.asarray(dset[start:stop])
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             raise self._damaged(start, stop, str(error)) from error
         raise self._damaged(start, stop, fault)
