@@ -19,6 +19,14 @@ class WeightedDraw:
     replacement: bool
     seed: int
 
+    def __post_init__(self) -> None:
+        available = int(np.count_nonzero(self.weights))
+        if self.num_samples > available and not (self.replacement and available):
+            raise ValueError(
+                f"num_samples={self.num_samples} cannot be drawn: {available} graphs have a weight "
+                f"above 0 and may be drawn, with replacement={self.replacement}."
+            )
+
     def items(self, epoch: int) -> NDArray[np.int64]:
         """Return the graphs drawn for ``epoch``, sorted: int64 [num_samples].
 
@@ -83,21 +91,17 @@ def read_draw(
             )
         return None
     array = _weight_array(weights, num_graphs)
-    available = int(np.count_nonzero(array))
     if num_samples is None and not replacement:
         raise ValueError(
             "replacement=False needs num_samples: without it every graph would come once, whatever "
             "its weight."
         )
-    most = None if replacement and available else available
-    count = integer(
-        "num_samples",
-        num_graphs if num_samples is None else num_samples,
-        0,
-        most,
-        because=" (the graphs whose weight is above 0)",
+    return WeightedDraw(
+        weights=array,
+        num_samples=num_graphs if num_samples is None else integer("num_samples", num_samples, 0),
+        replacement=bool(replacement),
+        seed=seed,
     )
-    return WeightedDraw(weights=array, num_samples=count, replacement=bool(replacement), seed=seed)
 
 
 def _weight_array(weights: ArrayLike, num_graphs: int) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from shardgraph.sampling.budget import (
     Budget,
     Oversized,
     cost_order,
+    level_end,
     pack_pool,
     reorder,
 )
@@ -134,6 +135,8 @@ class PackedBatches:
         self.skipped = self.oversized if self._skip else 0
         self.matched = orders.rule.kind != "sequential"
         self._ordered = not self.matched or budget.graphs_per_batch() >= _ORDERED_PER_BATCH
+        # The last batches share what is left equally, unless a batch that is not full is dropped.
+        self._levels_end = not (self._ordered or drop_last)
         self._counts: dict[int, NDArray[np.int32]] = {}
 
     def count(self, epoch: int) -> int:
@@ -179,9 +182,14 @@ class PackedBatches:
         order = self._orders.get(epoch)
         left = np.empty(0, np.int64)
         num_groups = 0
-        for pool, (first, end) in enumerate(order.spans()):
-            last = end == self._orders.rule.num_graphs
-            ids, ptr, left = self._pack(np.concatenate((left, order.take(first, end))), last=last)
+        spans = list(order.spans())
+        for pool, (first, end) in enumerate(spans):
+            last = pool == len(spans) - 1
+            ids = np.concatenate((left, order.take(first, end)))
+            if pool == len(spans) - 2 and self._joins_last(spans):
+                left, ids, ptr = ids, ids[:0], np.zeros(1, np.int64)
+            else:
+                ids, ptr, left = self._pack(ids, last=last)
             if self.matched:
                 shares = self._budget.shares(ids, ptr)
                 words = key(self._orders.seed, epoch, BATCHES, pool)
@@ -194,6 +202,11 @@ class PackedBatches:
                     ids, ptr = np.concatenate((ids, left)), np.append(ptr, ptr[-1] + len(left))
             yield ids, ptr
 
+    def _joins_last(self, spans: list[tuple[int, int]]) -> bool:
+        """Whether the last span is so short that it is packed together with the one before."""
+        (first, middle), (_, end) = spans[-2:]
+        return self._levels_end and 2 * (end - middle) < middle - first
+
     def _pack(
         self, ids: NDArray[np.int64], *, last: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -203,6 +216,8 @@ class PackedBatches:
             over = self._budget.oversized(ids)
             alone, ids = ids[over], ids[~over]
         ids, ptr, left = pack_pool(ids, self._budget, ordered=self._ordered, last=last)
+        if last and self._levels_end:
+            (ids, ptr), left = level_end(ids, ptr, left, self._budget), ids[:0]
         if len(alone) and not self._skip:
             ids = np.concatenate((ids, alone))
             ptr = np.concatenate((ptr, ptr[-1] + np.arange(1, len(alone) + 1)))

@@ -7,7 +7,7 @@ place is refused by any other plan.
 
 from collections.abc import Mapping
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Raised whenever the same arguments would give another sequence."""
 
 Fingerprint = Mapping[str, int | str | bool | None]

@@ -13,6 +13,7 @@ from shardgraph.sampling.budget import (
     Limit,
     cost_order,
     deal,
+    level_end,
     next_fit,
     pack_pool,
     reorder,
@@ -112,6 +113,33 @@ def test_pool_keeps_every_graph_once_within_budget(pool, ordered, last):
         assert [*ids.tolist(), *left.tolist()] == given_ids.tolist()
     if last:
         assert (sizes[left].sum(axis=0) <= limits).all()
+
+
+@given(pool=pools())
+def test_the_end_is_levelled(pool):
+    sizes, limits = pool
+    budget = make_budget(sizes, limits)
+    packed, before, left = pack_pool(np.arange(len(sizes)), budget, ordered=False, last=True)
+    ids, ptr = level_end(packed, before, left, budget)
+    assert sorted(ids.tolist()) == list(range(len(sizes)))
+    assert (ptr[0], ptr[-1]) == (0, len(ids))
+    assert (np.diff(ptr) > 0).all()
+    for first, end in pairwise(ptr):
+        assert (sizes[ids[first:end]].sum(axis=0) <= limits).all()
+    assert len(ptr) <= len(before) + (len(left) > 0) + 1
+
+
+def test_what_is_left_is_shared_by_the_last_batches():
+    rng = np.random.default_rng(0)
+    sizes, limits = rng.integers(9, 28, (16 * 100 + 3, 1)), np.array([288])
+    budget = make_budget(sizes, limits)
+    packed, before, left = pack_pool(np.arange(len(sizes)), budget, ordered=False, last=True)
+    ids, ptr = level_end(packed, before, left, budget)
+    assert budget.shares(left, np.array([0, len(left)]))[0] < 0.7
+    assert budget.shares(ids, ptr).min() > 0.94
+    assert len(ptr) <= len(before) + 1
+    kept = before[len(before) - 1 - 32]
+    assert ids[:kept].tolist() == packed[:kept].tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,15 @@
 """The batch plan: its arguments, its batches on every rank, and its numbers."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from plan_strategies import lists
 
 from shardgraph.sampling import BatchPlan, PlanStatistics, Spread
 
 SIZES = np.random.default_rng(0).integers(1, 30, 400).astype(np.int32)
 EDGES = (SIZES * np.random.default_rng(1).uniform(1, 4, 400)).astype(np.int64)
-
-
-def lists(batches):
-    return [batch.tolist() for batch in batches]
 
 
 def every_rank(num_graphs, world_size, epoch=0, **options):
@@ -21,104 +18,6 @@ def every_rank(num_graphs, world_size, epoch=0, **options):
         lists(BatchPlan(num_graphs, rank=rank, world_size=world_size, **options).batches(epoch))
         for rank in range(world_size)
     ]
-
-
-@st.composite
-def plans(draw):
-    """``(num_graphs, options)`` of a plan of any kind."""
-    num_graphs = draw(st.integers(0, 400))
-    options = {
-        "shuffle": draw(st.sampled_from([False, True, "full", "window"])),
-        "seed": draw(st.integers(0, 3)),
-    }
-    if options["shuffle"] == "window":
-        # Blocks of 2 to 30 graphs, so that there are windows.
-        options["nbytes"] = num_graphs * (1 << 19) // draw(st.integers(2, 30))
-    kind = draw(st.sampled_from(["count", "nodes", "nodes+edges", "nodes+graphs", "graphs"]))
-    if kind == "count":
-        options["batch_size"] = draw(st.integers(1, 50))
-    if "nodes" in kind:
-        options["max_nodes"] = draw(st.sampled_from([29, 40, 100, 300]))
-        options["num_nodes"] = SIZES[:num_graphs]
-    if "edges" in kind:
-        options["max_edges"] = draw(st.sampled_from([120, 400]))
-        options["num_edges"] = EDGES[:num_graphs]
-    if "graphs" in kind:
-        options["max_graphs"] = draw(st.integers(1, 20))
-    return num_graphs, options
-
-
-@given(plan=plans(), epoch=st.integers(0, 2))
-def test_every_graph_comes_once(plan, epoch):
-    num_graphs, options = plan
-    plan = BatchPlan(num_graphs, **options)
-    batches = list(plan.batches(epoch))
-    assert all(batch.dtype == np.int64 and len(batch) for batch in batches)
-    assert sorted(graph for batch in batches for graph in batch) == list(range(num_graphs))
-    assert len(batches) == plan.num_batches(epoch)
-
-
-@given(plan=plans())
-def test_no_batch_exceeds_a_budget(plan):
-    num_graphs, options = plan
-    for batch in BatchPlan(num_graphs, **options).batches(1):
-        assert SIZES[batch].sum() <= options.get("max_nodes", np.inf)
-        assert EDGES[batch].sum() <= options.get("max_edges", np.inf)
-        assert len(batch) <= options.get("max_graphs", np.inf)
-        assert len(batch) <= options.get("batch_size", np.inf)
-
-
-@given(plan=plans(), world_size=st.integers(1, 9), epoch=st.integers(0, 1))
-def test_ranks_take_equal_steps_and_share_all_graphs(plan, world_size, epoch):
-    num_graphs, options = plan
-    ranks = every_rank(num_graphs, world_size, epoch, **options)
-    counts = {
-        BatchPlan(num_graphs, rank=rank, world_size=world_size, **options).num_batches(epoch)
-        for rank in range(world_size)
-    }
-    assert {len(batches) for batches in ranks} == counts
-    graphs = [graph for batches in ranks for batch in batches for graph in batch]
-    assert len(set(graphs)) == len(graphs)
-    assert len(graphs) > num_graphs - world_size
-    # Step by step the ranks get the batches that a single one gets, up to the last step.
-    single = lists(BatchPlan(num_graphs, **options).batches(epoch))
-    for step in range(len(single) // world_size):
-        expected = single[step * world_size : (step + 1) * world_size]
-        got = [batches[step] for batches in ranks]
-        if "batch_size" in options:
-            assert got == expected
-        assert sorted(got) == sorted(expected)
-
-
-@given(plan=plans(), world_size=st.integers(1, 9))
-def test_padding_completes(plan, world_size):
-    num_graphs, options = plan
-    ranks = every_rank(num_graphs, world_size, pad_ranks=True, **options)
-    steps = {len(batches) for batches in ranks}
-    assert steps == {
-        BatchPlan(num_graphs, world_size=world_size, pad_ranks=True, **options).num_batches()
-    }
-    graphs = [graph for batches in ranks for batch in batches for graph in batch]
-    assert set(graphs) == set(range(num_graphs))
-    assert len(graphs) - num_graphs < world_size
-    assert all(batch for batches in ranks for batch in batches)
-
-
-@given(plan=plans(), world_size=st.integers(1, 5))
-def test_drop_last_leaves_full_steps(plan, world_size):
-    num_graphs, options = plan
-    ranks = every_rank(num_graphs, world_size, drop_last=True, **options)
-    single = lists(BatchPlan(num_graphs, drop_last=True, **options).batches())
-    everything = lists(BatchPlan(num_graphs, **options).batches())
-    dropped = [batch for batch in everything if batch not in single]
-    assert len(dropped) <= 1
-    if "batch_size" in options:
-        assert all(len(batch) == options["batch_size"] for batch in single)
-    for batch in dropped:
-        assert SIZES[batch].sum() < options.get("max_nodes", np.inf)
-        assert EDGES[batch].sum() < options.get("max_edges", np.inf)
-        assert len(batch) < options.get("max_graphs", options.get("batch_size", np.inf))
-    assert {len(batches) for batches in ranks} == {len(single) // world_size}
 
 
 @pytest.mark.parametrize(
@@ -216,13 +115,13 @@ def test_empty_dataset():
         pytest.param(
             {"max_nodes": 60, "shuffle": "full"},
             0,
-            [[6, 11, 4, 2, 7], [1, 5, 10, 12], [3, 8, 9, 13], [0]],
+            [[4, 1, 10], [2, 3, 0], [11, 8, 12], [6, 7, 9, 13, 5]],
             id="budget-full",
         ),
         pytest.param(
             {"max_nodes": 60, "max_edges": 130, "max_graphs": 4, "shuffle": "window", "seed": 5},
             2,
-            [[1], [8, 4, 10], [9, 3, 13], [5, 12, 0, 6], [11, 2, 7]],
+            [[4, 9, 1], [10, 13, 7], [6, 8, 3, 11], [5, 12, 0, 2]],
             id="budgets-window",
         ),
     ],
@@ -264,6 +163,65 @@ def test_sizes_of_any_integer_dtype_give_the_same_plan():
     for dtype in (np.uint8, np.int16, np.uint64, ">i4"):
         plan = BatchPlan(400, num_nodes=SIZES.astype(dtype), **options)
         assert lists(plan.batches()) == expected
+
+
+class TestTypes:
+    """Budgets of node and edge types."""
+
+    NODES: ClassVar = {"paper": [3, 1, 4, 1, 5], "author": [9, 2, 6, 5, 3]}
+    EDGES: ClassVar = {("paper", "by", "author"): [5, 8, 9, 7, 9], "author__of__paper": [3] * 5}
+
+    def batches(self, **options):
+        plan = BatchPlan(5, num_nodes=self.NODES, num_edges=self.EDGES, **options)
+        return lists(plan.batches())
+
+    def test_by_type(self):
+        assert self.batches(max_nodes={"paper": 8}) == [[0, 1, 2], [3, 4]]
+        assert self.batches(max_nodes={"author": 11}) == [[0, 1], [2, 3], [4]]
+        assert self.batches(max_nodes={"paper": 7, "author": 11}) == [[0, 1], [2, 3], [4]]
+
+    def test_edge_types_are_triples_or_strings(self):
+        assert self.batches(max_edges={("paper", "by", "author"): 16}) == [[0, 1], [2, 3], [4]]
+        assert self.batches(max_edges={"paper__by__author": 16}) == [[0, 1], [2, 3], [4]]
+        assert self.batches(max_edges={("author", "of", "paper"): 6}) == [[0, 1], [2, 3], [4]]
+
+    def test_a_number_limits_all_types_together(self):
+        assert self.batches(max_nodes=15) == [[0, 1], [2], [3, 4]]
+        assert self.batches(max_nodes=15, max_edges={"author__of__paper": 3}) == [
+            *([0], [1], [2], [3], [4])
+        ]
+
+    def test_oversized_names_the_type(self):
+        match = r"Graph 0 has 9 nodes of type 'author', over max_nodes\['author'\]=8"
+        with pytest.raises(ValueError, match=match):
+            self.batches(max_nodes={"author": 8})
+
+    def test_state_names_the_type(self):
+        options = {"num_nodes": self.NODES, "max_nodes": {"paper": 8}}
+        state = BatchPlan(5, **options).state_dict(0, 1)
+        assert BatchPlan(5, **options).resume(state) == (0, 1)
+        with pytest.raises(ValueError, match=r"max_nodes\['paper'\] was 8 and is 9"):
+            BatchPlan(5, **{**options, "max_nodes": {"paper": 9}}).resume(state)
+        others = {**self.NODES, "paper": [3, 1, 4, 1, 4]}
+        with pytest.raises(ValueError, match=r"num_nodes\['paper'\]_crc32 was"):
+            BatchPlan(5, **{**options, "num_nodes": others}).resume(state)
+
+    @pytest.mark.parametrize(
+        ("limits", "match"),
+        [
+            ({"max_nodes": {"venue": 3}}, "type 'venue'; the graphs have 'paper', 'author'"),
+            ({"max_nodes": {}}, "max_nodes must name at least one type"),
+            ({"max_nodes": {"paper": 0}}, r"max_nodes\['paper'\] must be at least 1, got 0"),
+            ({"max_nodes": {"paper": 2}, "num_nodes": [1] * 5}, "one kind only: give a number"),
+            (
+                {"max_nodes": {"paper": 2}, "num_nodes": {"paper": [1]}},
+                r"num_nodes\['paper'\] must have one number for each of 5 graphs",
+            ),
+        ],
+    )
+    def test_refuses(self, limits, match):
+        with pytest.raises(ValueError, match=match):
+            BatchPlan(5, **{"num_nodes": self.NODES, **limits})
 
 
 class TestOversized:
@@ -414,28 +372,45 @@ def test_statistics_of_counts():
     )
 
 
-def test_atomistic_batches_are_full_and_even_over_8_ranks():
+def workload(name, num_graphs):
+    """Nodes, edges and bytes of graphs like those that the benchmark makes."""
     rng = np.random.default_rng(0)
-    nodes = np.clip(rng.lognormal(np.log(60), 0.7, 40_000), 2, 400)
-    edges = (nodes * rng.uniform(20, 45, 40_000)).astype(np.int32)
-    nodes = nodes.astype(np.int32)
-    for shuffle, nbytes in (("full", 0), ("window", 40_000 * 25_000)):
-        plan = BatchPlan(
-            40_000,
-            max_nodes=16 * 75,
-            max_edges=16 * 2500,
-            num_nodes=nodes,
-            num_edges=edges,
-            shuffle=shuffle,
-            nbytes=nbytes,
-            world_size=8,
-        )
-        statistics = plan.statistics()
-        assert statistics.num_graphs == 40_000
+    if name == "molecules":
+        nodes = rng.integers(9, 28, num_graphs)
+        return nodes, 2 * nodes + rng.integers(-1, 3, num_graphs), 2300 * num_graphs
+    nodes = np.clip(rng.lognormal(np.log(60), 0.7, num_graphs), 2, 400)
+    edges = nodes * rng.uniform(20, 45, num_graphs)
+    return nodes.astype(np.int32), edges.astype(np.int32), 73_000 * num_graphs
+
+
+@pytest.mark.parametrize("name", ["molecules", "atomistic"])
+@pytest.mark.parametrize("shuffle", ["full", "window"])
+@pytest.mark.parametrize("budgets", ["nodes", "edges", "both"])
+def test_batches_of_16_are_full_even_and_unbiased(name, shuffle, budgets):
+    num_graphs = 40_000
+    nodes, edges, nbytes = workload(name, num_graphs)
+    limits = {
+        "max_nodes": int(16 * nodes.mean()) if budgets != "edges" else None,
+        "max_edges": int(16 * edges.mean()) if budgets != "nodes" else None,
+    }
+    sizes = {"num_nodes": nodes, "num_edges": edges}
+    plan = BatchPlan(num_graphs, **limits, **sizes, shuffle=shuffle, nbytes=nbytes, world_size=8)
+    for epoch in range(2):
+        statistics = plan.statistics(epoch)
+        assert statistics.num_graphs == num_graphs
         assert statistics.fill.mean >= 0.98
         assert statistics.fill.max <= 1
-        assert statistics.imbalance.mean <= 1.02
         assert statistics.imbalance.max <= 1.05
+    # Small and large graphs come at all times, and in all batches.
+    single = BatchPlan(num_graphs, **limits, **sizes, shuffle=shuffle, nbytes=nbytes)
+    batches = list(single.batches())
+    when = np.repeat(np.linspace(-1, 1, len(batches)), [len(batch) for batch in batches])
+    size = nodes[np.concatenate(batches)]
+    assert abs(np.corrcoef(when, size)[0, 1]) < 4 / np.sqrt(num_graphs)
+    means = np.array([nodes[batch].mean() for batch in batches])
+    drawn = nodes.std() / np.sqrt(statistics.graphs.mean)
+    assert means.std() < 1.2 * drawn
+    assert abs(means[:-1].mean() / nodes.mean() - 1) < 0.05
 
 
 def test_ranks_carry_equal_cost():

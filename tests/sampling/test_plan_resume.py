@@ -102,7 +102,7 @@ def test_resume_with_other_ranks(kind, before, after):
 def test_state_is_small_json():
     state = make("budget-window", rank=1, world_size=2).state_dict(3, 2)
     assert state == {
-        "version": 1,
+        "version": 2,
         "epoch": 3,
         "cursor": 4,
         "plan": {
@@ -161,7 +161,7 @@ def test_ignores_what_does_not_decide_the_sequence():
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"version": 2}, ValueError, "version 2, this release reads 1"),
+        ({"version": 1}, ValueError, "version 1, this release reads 2"),
         ({"epoch": -1}, ValueError, "state's epoch must be a whole number from 0 on, got -1"),
         ({"epoch": True}, ValueError, "state's epoch must be a whole number from 0 on, got True"),
         ({"cursor": 1.0}, ValueError, r"state's cursor must be a whole number .*, got 1\.0"),
