@@ -17,9 +17,9 @@ from shardgraph.collate import (
     Crossing,
     Memory,
     PaddedBatcher,
+    ReusedMemory,
     StaticShape,
     batches_from_columns,
-    ordinary_memory,
     shared_memory,
 )
 from shardgraph.collate.values import class_name
@@ -49,6 +49,7 @@ class Collator:
         self._data_cls = dataset.data_cls
         self._per_graph: Collater | None = None
         self._batcher: Batcher | None = None
+        self._memory = ReusedMemory()
         if reason := _why_per_graph(dataset, exclude_keys):
             if shape is not None:
                 raise ValueError(
@@ -88,7 +89,7 @@ class Collator:
             plain = self._transform is None
             crosses = in_worker and plain
             packed = self.batcher.pack(
-                dataset.selection(positions), self._shared if crosses else ordinary_memory
+                dataset.selection(positions), self._shared if crosses else self._memory
             )
             if plain:
                 return packed

@@ -7,6 +7,7 @@ from shardgraph.collate.decode import GraphDecoder, known_class
 from shardgraph.collate.encode import GraphEncoder
 from shardgraph.collate.packed import PackedBatch
 from shardgraph.collate.padding import PaddedBatcher, Padding, StaticShape, less_padding
+from shardgraph.collate.reuse import ReusedMemory
 
 __all__ = [
     "Batcher",
@@ -17,6 +18,7 @@ __all__ = [
     "PackedBatch",
     "PaddedBatcher",
     "Padding",
+    "ReusedMemory",
     "StaticShape",
     "batches_from_columns",
     "known_class",

@@ -1,7 +1,8 @@
 """Gathering rows: one column of many graphs, from many shards, into one array.
 
 Many short runs are gathered by one vectorised row index a shard; long runs by slice copies at
-memory speed. Integers widen as they are copied; per-graph increments are added in a second pass.
+memory speed. Integers widen as they are copied; per-graph increments are added in a second pass,
+over the whole batch or over each long run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Rows:
         self.lengths = lengths
         self._starts = starts
         self.ptr: Ints = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=self.ptr[1:])
+        lengths.cumsum(out=self.ptr[1:])
         self.total = int(self.ptr[-1])
         self._index: dict[int, tuple[Ints, Ints | None]] = {}
 
@@ -61,16 +62,20 @@ class Rows:
             starts, places = self._starts[number], part.places
             if starts is None:
                 raise AssertionError("a part without rows has no index")
-            lengths = self.lengths if places is None else self.lengths[places]
-            ends = np.cumsum(lengths)
-            total = int(ends[-1])
-            count = np.arange(total, dtype=np.int64)
+            if starts is part.local:  # one row each, in this part
+                self._index[number] = starts, None if places is None else self.ptr[places]
+                return self._index[number]
+            lengths, ends = self.lengths, self.ptr[1:]
+            if places is not None:
+                lengths = lengths[places]
+                ends = lengths.cumsum()
+            count = np.arange(int(ends[-1]), dtype=np.int64)
             first = ends - lengths
-            source = np.repeat(starts - first, lengths)
+            source = (starts - first).repeat(lengths)
             source += count
             target = None
             if places is not None:
-                target = np.repeat(self.ptr[places] - first, lengths)
+                target = (self.ptr[places] - first).repeat(lengths)
                 target += count
             self._index[number] = source, target
         return self._index[number]
@@ -135,17 +140,19 @@ class Selection:
         if rows.total == 0:
             return
         long_runs = rows.total >= LONG_RUN * self.num_graphs
+        if add is not None:
+            add = add.astype(out.dtype, copy=False)
         for number, part in enumerate(self.parts):
             source = part.shard.columns.get(name)
             if source is None:
                 continue
             if long_runs or isinstance(source, ChunkedColumn):
-                _copy_runs(part, rows, number, source, out)
+                _copy_runs(part, rows, number, source, out, add if long_runs else None)
             else:
                 _copy_index(part, rows, number, source, out)
-        if add is not None:
+        if add is not None and not long_runs:
             # A pass of its own: several times faster than widening and adding at once.
-            np.add(out, _each_row(rows, add.astype(out.dtype, copy=False)), out=out)
+            np.add(out, _each_row(rows, add), out=out)
 
     def has_increments(self, name: str) -> bool:
         """Whether ``__inc__`` gave anything but 0 for any graph of the shards at hand."""
@@ -237,8 +244,10 @@ def _run(part: _Part, axis: str | None) -> tuple[Ints | None, Ints]:
     return part.shard.runs(axis, part.local, part.numbers)
 
 
-def _copy_runs(part: _Part, rows: Rows, number: int, source: Any, out: Array) -> None:
-    """One slice copy a graph."""
+def _copy_runs(
+    part: _Part, rows: Rows, number: int, source: Any, out: Array, add: Array | None
+) -> None:
+    """One slice copy a graph, and what to add while its rows are in the processor's cache."""
     starts = rows.starts(number)
     if starts is None:
         return
@@ -246,7 +255,10 @@ def _copy_runs(part: _Part, rows: Rows, number: int, source: Any, out: Array) ->
     lengths = rows.lengths if part.places is None else rows.lengths[part.places]
     ptr = rows.ptr.tolist()
     for place, start, length in zip(places, starts.tolist(), lengths.tolist(), strict=False):
-        out[ptr[place] : ptr[place + 1]] = source[start : start + length]
+        run = out[ptr[place] : ptr[place + 1]]
+        run[...] = source[start : start + length]
+        if add is not None:
+            np.add(run, add[place], out=run)
 
 
 def _copy_index(part: _Part, rows: Rows, number: int, source: Array, out: Array) -> None:
@@ -263,5 +275,5 @@ def _copy_index(part: _Part, rows: Rows, number: int, source: Array, out: Array)
 def _each_row(rows: Rows, add: Array) -> Array:
     """What to add to each row, [R, ...], from what to add for each graph."""
     if add.size == len(add):  # one number a graph: repeating a vector is several times faster
-        return np.repeat(add.reshape(-1), rows.lengths).reshape(-1, *add.shape[1:])
-    return np.repeat(add, rows.lengths, axis=0)
+        return add.reshape(-1).repeat(rows.lengths).reshape(-1, *add.shape[1:])
+    return add.repeat(rows.lengths, axis=0)
