@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 import shardgraph as sg
+from shardgraph.shards.gather import Selection
 
 SIZE = 23
 
@@ -280,9 +281,126 @@ def test_lengths_are_exact_and_budgets_kept(dataset, graphs, budget, shuffle):
             assert found == list(range(SIZE))
 
 
+def test_lengths_are_those_of_the_epoch_that_is_set(dataset):
+    loader = sg.GraphLoader(dataset, max_nodes=7, max_edges=4, shuffle=True)
+    lengths = []
+    for epoch in range(8):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+        assert len(list(loader)) == lengths[-1]
+    assert len(set(lengths)) > 1
+
+
+def test_budgets_by_type(tmp_path):
+    graphs = [make.hetero(np.random.default_rng(seed)) for seed in range(12)]
+    dataset = sg.ShardedDataset(write(tmp_path, graphs))
+    limits = {"max_nodes": {"a": 6, "b": 8}, "max_edges": {("a", "to", "b"): 9, "c__back__b": 9}}
+    for shuffle in (False, True):
+        loader = sg.GraphLoader(dataset, **limits, shuffle=shuffle)
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        assert sum(batch.num_graphs for batch in batches) == 12
+        for batch in batches:
+            assert batch["a"].num_nodes <= 6
+            assert batch["b"].num_nodes <= 8
+            assert batch["a", "to", "b"].num_edges <= 9
+            assert batch["c", "back", "b"].num_edges <= 9
+    # In order, a batch ends only where the next graph does not fit.
+    number = 0
+    for batch in sg.GraphLoader(dataset, max_nodes={"a": 6}):
+        number += batch.num_graphs
+        if number < len(graphs):
+            assert batch["a"].num_nodes + graphs[number]["a"].num_nodes > 6
+    with pytest.raises(ValueError, match="max_nodes names the type 'd'; the graphs have 'a', 'b'"):
+        sg.GraphLoader(dataset, max_nodes={"d": 6})
+
+
+def test_skipped_graphs_are_counted_and_logged(dataset, caplog):
+    with caplog.at_level(logging.WARNING):
+        loader = sg.GraphLoader(dataset, max_nodes=4, oversized="skip")
+    (record,) = [each for each in caplog.records if each.name.startswith("shardgraph")]
+    assert record.getMessage().startswith("4 of 23 graphs are skipped: they exceed a budget")
+    statistics = loader.plan.statistics()
+    assert (statistics.oversized, statistics.skipped, statistics.num_graphs) == (4, 4, 19)
+
+
 def test_a_graph_over_budget_is_an_error_unless_allowed(dataset):
     with pytest.raises(ValueError, match="4"):
         sg.GraphLoader(dataset, max_nodes=4)
+
+
+# Weights -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory) -> sg.ShardedDataset:
+    """Forty graphs, sorted by label: 36 of class 0, 4 of class 5."""
+    graphs = [Data(x=torch.ones(n % 3 + 1, 1), y=5 * (n >= 36), number=n) for n in range(40)]
+    return sg.ShardedDataset(write(tmp_path_factory.mktemp("labelled"), graphs))
+
+
+def test_balanced_classes_come_equally_often(labelled):
+    loader = sg.GraphLoader(labelled, 10, shuffle=True, weights="balanced", num_samples=4000)
+    labels = torch.cat([batch.y for batch in loader])
+    assert len(labels) == 4000
+    assert abs(int((labels == 5).sum()) - 2000) < 5 * 32
+    assert len(loader) == 400
+    # Of a subset, by the subset's own classes.
+    half = labelled[18:38]
+    loader = sg.GraphLoader(half, 10, shuffle=True, weights="balanced", num_samples=4000)
+    numbers = torch.cat([batch.number for batch in loader])
+    assert (numbers.min(), numbers.max()) == (18, 37)
+    assert abs(int((numbers >= 36).sum()) - 2000) < 5 * 32
+
+
+@pytest.mark.parametrize("shuffle", ["full", "window"])
+def test_weighted_batches_are_equal_for_any_workers_and_ranks(labelled, shuffle):
+    weights = torch.arange(40)
+    options: dict[str, Any] = {"max_nodes": 9, "shuffle": shuffle, "weights": weights}
+    expected = orders(sg.GraphLoader(labelled, **options))
+    assert 0 not in [number for batch in expected for number in batch]
+    assert sum(map(len, expected)) == 40
+    assert orders(sg.GraphLoader(labelled, num_workers=2, **options)) == expected
+    ranks = [orders(sg.GraphLoader(labelled, rank=r, world_size=2, **options)) for r in (0, 1)]
+    steps = [sorted(step) for step in zip(*ranks, strict=True)]
+    whole = len(expected) // 2
+    assert steps[:whole] == [sorted(expected[2 * k : 2 * k + 2]) for k in range(whole)]
+
+
+def test_planning_reads_labels_only(labelled, monkeypatch):
+    read: list[str] = []
+    column = Selection.column
+
+    def watched(self: Any, name: str, *arguments: Any) -> None:
+        read.append(name)
+        column(self, name, *arguments)
+
+    monkeypatch.setattr(Selection, "column", watched)
+    dataset = sg.ShardedDataset(labelled.root)
+    loader = sg.GraphLoader(dataset, max_nodes=4, shuffle=True, weights="balanced")
+    assert len(loader) > 10
+    assert set(read) == {"y"}
+    next(iter(loader))
+    assert set(read) == {"x", "y", "number"}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"weights": "equal"}, "weights is an array, 'balanced' or None, got 'equal'"),
+        ({"weights": "balanced", "shuffle": False}, "so they need a shuffle"),
+        ({"weights": [1.0] * 3}, "one number for each of 40 graphs"),
+        ({"num_samples": 3}, "give weights too"),
+    ],
+)
+def test_refused_weights(labelled, options, match):
+    with pytest.raises(ValueError, match=match):
+        sg.GraphLoader(labelled, 4, **{"shuffle": True, **options})
+
+
+def test_balanced_weights_need_labels(dataset):
+    with pytest.raises(ValueError, match="these graphs have no y"):
+        sg.GraphLoader(dataset, 4, shuffle=True, weights="balanced")
 
 
 # Resuming ----------------------------------------------------------------------------------------
@@ -293,6 +411,7 @@ LAWS: list[dict[str, Any]] = [
     {"batch_size": 5, "shuffle": "window"},
     {"max_nodes": 11, "shuffle": True},
     {"batch_size": 2, "shuffle": True, "rank": 1, "world_size": 2},
+    {"max_nodes": 9, "shuffle": True, "weights": [*range(SIZE)], "num_samples": 30},
 ]
 
 

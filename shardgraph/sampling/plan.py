@@ -200,6 +200,8 @@ class BatchPlan:
         options = ", ".join(
             f"{name}={value!r}" for name, value in self._options.items() if value is not None
         )
+        if self._draw is not None:
+            options += f", num_samples={self._draw.num_samples}"
         return (
             f"BatchPlan({self.num_graphs}, {options}, order={self.order!r}, "
             f"rank={self.rank}, world_size={self.world_size})"

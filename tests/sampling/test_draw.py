@@ -163,3 +163,10 @@ def test_states_tell_draws_apart():
     ):
         with pytest.raises(ValueError, match=match):
             BatchPlan(3, **{**options, **change}).resume(state)
+
+
+def test_repr():
+    plan = BatchPlan(3, batch_size=2, shuffle=True, weights=[1, 2, 3], num_samples=9)
+    assert repr(plan) == (
+        "BatchPlan(3, batch_size=2, num_samples=9, order='full', rank=0, world_size=1)"
+    )
