@@ -61,7 +61,7 @@ class Facts:
         numbers = np.arange(len(self._pool.entries))
         shards = [self._pool.shard(number) for number in numbers.tolist()]
         self._pool.check(numbers)
-        parts = [np.diff(shard.ptrs[axis]) for shard in shards]
+        parts = [shard.lengths(axis) for shard in shards]
         sizes: NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *parts])
         indices = self._indices
         if indices is None:

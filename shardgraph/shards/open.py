@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -122,6 +124,17 @@ class Shard:
                 raise self.falls(axis)
         return starts, lengths
 
+    def lengths(self, axis: str) -> Ints:
+        """Number of rows of every graph on an axis: int64 [G].
+
+        Raises:
+            CorruptShardError: if ptr falls.
+        """
+        lengths: Ints = np.diff(self.ptrs[axis])
+        if (lengths < 0).any():
+            raise self.falls(axis)
+        return lengths
+
     def falls(self, axis: str) -> CorruptShardError:
         """The error for a ptr that does not rise."""
         return self._damaged(f"/{layout.PTR}/{axis} does not rise from 0")
@@ -210,7 +223,15 @@ def shapes_fit(shapes: Array, rows: Array) -> bool:
     return not ((shapes < -1).any() or gaps.any()) and np.array_equal(sizes, rows)
 
 
+_loading = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # A child would wait for ever for an import that another thread of its parent had begun.
+    os.register_at_fork(
+        before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
+    )
+
+
 def _load_filters() -> None:
     """Registers the LZ4 and Zstd filters where they are installed: each process needs its own."""
-    with contextlib.suppress(ImportError):
+    with _loading, contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401
