@@ -110,6 +110,15 @@ def test_a_dask_cluster_converts(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "d/manifest.json").read_text())["totals"]["num_nodes"] == 14_991
 
 
+@pytest.mark.slow
+def test_two_ranks_train_together(tmp_path: Path) -> None:
+    printed = run(tmp_path, EXAMPLES / "distributed.py", "--data", "random", "--epochs", "2")
+    pattern = r"^epoch \d: loss (\d\.\d{4}), 2,000 graphs by 2 ranks in (\d+) steps each$"
+    (first, _), (second, num_steps) = re.findall(pattern, printed, re.M)
+    assert float(second) < float(first) / 2
+    assert 15 < int(num_steps) < 20
+
+
 def test_the_training_loop_learns_with_workers(tmp_path: Path) -> None:
     options = ["--data", "random", "--workers", "2", "--epochs", "3"]
     printed = run(tmp_path, EXAMPLES / "training_loop.py", *options)

@@ -17,10 +17,11 @@ def write(path: Path, size: int = SIZE) -> Path:
     with sg.DatasetWriter(path, shard_size=400) as writer:
         for number in range(size):
             n = 1 + number % 5
-            x = torch.stack([torch.full((n,), float(number)), torch.arange(float(n))], dim=1)
+            x = torch.full((n, 8), number / size)
+            x[:, 1] = torch.arange(n) / 5
             edge_index = torch.full((2, number % 4), n - 1)
             y = torch.tensor([[(number * 37 % 11) / 11.0]])
-            writer.write(Data(x=x / size, edge_index=edge_index, y=y, number=number))
+            writer.write(Data(x=x, edge_index=edge_index, y=y, number=number))
     return path
 
 

@@ -40,7 +40,7 @@ def train_kind(dataset: sg.ShardedDataset, kind: dict[str, Any]) -> dict[str, An
     if "prefetch" in kind:
         loader = sg.DevicePrefetcher(loader, "cpu")
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     epochs, state = [], None
     for _ in range(2):

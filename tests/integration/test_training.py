@@ -15,7 +15,7 @@ import shardgraph as sg
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv = GCNConv(2, 8)
+        self.conv = GCNConv(8, 8)
         self.drop = torch.nn.Dropout(0.2)
         self.head = torch.nn.Linear(8, 1)
 
@@ -77,7 +77,7 @@ def test_losses_are_equal_to_the_last_bit(dataset, limits):
         num_epochs=3, save_after=5
     )
     assert with_workers == whole
-    for num_workers, state in ((0, saved), (2, saved_there), (2, saved)):
+    for num_workers, state in ((0, saved_there), (2, saved)):
         resumed = Run(dataset, num_workers=num_workers, **limits)
         resumed.load(state)
         assert resumed.train(num_epochs=3)[0] == whole[5:]
