@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,10 @@ def digest64(data: Any) -> int:
     return xxhash.xxh3_64_intdigest(data)
 
 
-# Directories locked, with the process that did: a POSIX lock does not exclude its own process,
-# and is not inherited by a forked one.
-_HELD: set[tuple[int, Path]] = set()
+# Directories locked, by the process that did, with the thread: a POSIX lock does not exclude its
+# own process, and is not inherited by a forked one.
+_HELD: dict[tuple[int, Path], int] = {}
+_CHANGED = threading.Condition()
 
 
 class LockedError(OSError):
@@ -146,34 +148,79 @@ def directory_lock(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds the one lock of a directory being written; ``.lock`` in it names the holder's pid.
 
     The system drops the lock when its holder dies, however it dies, so a stale file never blocks.
-    The file stays, empty: to remove it would let two processes lock two files of one name.
+    The directory and its parents are made if absent; those made here are removed again if the block
+    has left nothing in them. Else the file stays, empty.
 
     Raises:
-        LockedError: if another process (or another writer of this one) holds it and not ``wait``.
+        LockedError: if another process, or another thread of this one, holds it and not ``wait``;
+            or this thread itself.
     """
     directory = directory.resolve()
-    path = directory / ".lock"
-    held = (os.getpid(), directory)
-    if held in _HELD:
-        raise LockedError(f"{directory} is being written by this process (pid {os.getpid()})")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with _held_here(directory, wait=wait):
+        descriptor, made = _locked(directory, wait=wait)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+            try:
+                yield
+            finally:
+                os.ftruncate(descriptor, 0)
+                _remove_empty(made)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _held_here(directory: Path, *, wait: bool) -> Iterator[None]:
+    """Keeps the other threads of this process out."""
+    key = (os.getpid(), directory)
+    with _CHANGED:
+        while key in _HELD:
+            if not wait or _HELD[key] == threading.get_ident():
+                raise LockedError(
+                    f"{directory} is being written by this process (pid {os.getpid()}) already"
+                )
+            _CHANGED.wait()
+        _HELD[key] = threading.get_ident()
     try:
+        yield
+    finally:
+        with _CHANGED:
+            del _HELD[key]
+            _CHANGED.notify_all()
+
+
+def _locked(directory: Path, *, wait: bool) -> tuple[int, list[Path]]:
+    """The descriptor of the lock file, locked, and the directories made for it, innermost first."""
+    path = directory / ".lock"
+    while True:
+        made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _acquire(descriptor, wait=wait):
             holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
             raise LockedError(
                 f"{directory} is being written by another process (pid {holder}); "
                 "wait for it to end, or stop it"
             )
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        _HELD.add(held)
-        try:
-            yield
-        finally:
-            _HELD.discard(held)
-            os.ftruncate(descriptor, 0)
-    finally:
+        # Its holder may have removed it meanwhile: two would lock two files of one name.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor, made
         os.close(descriptor)
+
+
+def _remove_empty(directories: list[Path]) -> None:
+    """Removes directories, innermost first, up to the first that holds more than a lock."""
+    for directory in directories:
+        try:
+            if {path.name for path in directory.iterdir()} - {".lock"}:
+                return
+            (directory / ".lock").unlink(missing_ok=True)
+            directory.rmdir()
+        except OSError:  # somebody else's file is new there, or (on Windows) the lock is open
+            return
 
 
 def _acquire(descriptor: int, *, wait: bool) -> bool:

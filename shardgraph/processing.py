@@ -18,7 +18,7 @@ from shardgraph.atomic import directory_lock
 from shardgraph.errors import ConversionError, FormatError
 from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest
-from shardgraph.writer import DatasetWriter
+from shardgraph.writer import DatasetWriter, published_generation
 
 
 def is_current(dataset: Any) -> bool:
@@ -68,10 +68,9 @@ def _describe(function: Any) -> str:
 def build(dataset: Any) -> None:
     """Generates the graphs into ``processed/``. Of several processes, one does; the others wait."""
     directory = Path(dataset.processed_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    seen = _generation(directory)
+    seen = published_generation(directory)
     with directory_lock(Path(dataset.root), wait=True):
-        now = _generation(directory)
+        now = published_generation(directory)
         if now != seen or (now is not None and not dataset.force_reload):
             return  # another process built it while this one waited
         missing = [path for path in dataset.raw_paths if not os.path.exists(path)]
@@ -92,10 +91,6 @@ def build(dataset: Any) -> None:
                     f"{type(dataset).__name__}.generate() gave no graph (that pre_filter kept); "
                     "a dataset needs at least one"
                 )
-
-
-def _generation(directory: Path) -> int | None:
-    return Manifest.read(directory).generation if (directory / MANIFEST_NAME).exists() else None
 
 
 def _kept(dataset: Any) -> Iterator[BaseData]:

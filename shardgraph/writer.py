@@ -156,15 +156,14 @@ class DatasetWriter:
         if compression is not None:
             compression_options(compression)
         self.path = Path(path)
-        self._made = not self.path.exists()
-        self.path.mkdir(parents=True, exist_ok=True)
         self._provenance = dict(provenance or {})
         with ExitStack() as stack:
             stack.enter_context(directory_lock(self.path))
-            self._previous = previous_manifest(self.path, overwrite=overwrite)
-            remove_unpublished(self.path, self._previous)
+            previous = previous_manifest(self.path, overwrite=overwrite)
+            generation = next_generation(self.path, previous)
+            if previous is not None or not (self.path / MANIFEST_NAME).exists():
+                remove_unpublished(self.path, previous)
             self._held = stack.pop_all()
-        generation = 0 if self._previous is None else self._previous.generation + 1
         self._generation = generation
         self._sink = ShardSink(
             self.path,
@@ -227,9 +226,6 @@ class DatasetWriter:
         self._closed = True
         self._sink.discard()
         self._held.close()
-        if self._made:
-            (self.path / ".lock").unlink(missing_ok=True)
-            _remove_if_empty(self.path)
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -252,7 +248,7 @@ def shard_name(number: int, generation: int) -> str:
 
 
 def previous_manifest(path: Path, *, overwrite: bool) -> Manifest | None:
-    """The manifest of the dataset that is there already, None if there is none.
+    """The manifest of the dataset that is there already; None if there is none to read.
 
     Raises:
         FileExistsError: if there is one and it must not be overwritten.
@@ -263,7 +259,28 @@ def previous_manifest(path: Path, *, overwrite: bool) -> Manifest | None:
         raise FileExistsError(
             f"{path} already holds a dataset; pass overwrite=True (--overwrite) to replace it"
         )
-    return Manifest.read(path)
+    try:
+        return Manifest.read(path)
+    except FormatError:
+        return None  # what cannot be read can be replaced all the same
+
+
+def published_generation(path: Path) -> int | None:
+    """The generation of the dataset that is there; None if there is none that can be read."""
+    try:
+        return Manifest.read(path).generation
+    except FormatError:
+        return None
+
+
+def next_generation(path: Path, previous: Manifest | None) -> int:
+    """The generation of shards whose names are those of none that is there."""
+    if previous is not None:
+        return previous.generation + 1
+    if not (path / MANIFEST_NAME).exists():
+        return 0
+    matches = [SHARD_PATTERN.fullmatch(file.name) for file in path.iterdir()]
+    return 1 + max((int((match[1] or "-0")[1:]) for match in matches if match), default=0)
 
 
 def publish(
@@ -317,8 +334,3 @@ def remove_unpublished(path: Path, manifest: Manifest | None) -> None:
         unnamed = SHARD_PATTERN.fullmatch(file.name) is not None and file.name not in named
         if unnamed or (file.name.startswith(".") and TEMPORARY in file.name):
             file.unlink()
-
-
-def _remove_if_empty(path: Path) -> None:
-    if not any(path.iterdir()):
-        path.rmdir()

@@ -193,6 +193,44 @@ def test_an_error_inside_releases_it(tmp_path: Path) -> None:
         pass
 
 
-def test_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"\.lock"), directory_lock(tmp_path / "absent"):
+def test_directories_made_for_nothing_are_removed(tmp_path: Path) -> None:
+    with directory_lock(tmp_path / "a/b/c"):
+        assert (tmp_path / "a/b/c/.lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a").mkdir()
+    with directory_lock(tmp_path / "a/b/c"):
+        (tmp_path / "a/b/file").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "file"]
+    with directory_lock(tmp_path / "a/b/c"):
+        (tmp_path / "a/b/c/file").touch()
+    assert sorted(path.name for path in (tmp_path / "a/b/c").iterdir()) == [".lock", "file"]
+
+
+def test_threads_hold_it_one_after_the_other(tmp_path: Path) -> None:
+    """Also where the one before removes the directory that it made."""
+    inside, most = [], []
+
+    def hold() -> None:
+        with directory_lock(tmp_path / "a/b", wait=True):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.pop()
+
+    threads = [threading.Thread(target=hold) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 6
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thread_that_holds_it_does_not_wait_for_itself(tmp_path: Path) -> None:
+    again = directory_lock(tmp_path, wait=True)
+    with (
+        directory_lock(tmp_path),
+        pytest.raises(LockedError, match="is being written by this process"),
+        again,
+    ):
         pass

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,10 +112,10 @@ def test_a_half_finished_processing_is_begun_again(tmp_path):
 
     with pytest.raises(OSError, match="the disk went away"):
         Failing(tmp_path)
-    assert not (tmp_path / "processed/manifest.json").exists()
-    assert not list((tmp_path / "processed").glob("*.h5"))
+    assert not (tmp_path / "processed").exists()
     with pytest.raises(sg.FormatError, match="has no manifest"):
         sg.ShardedDataset(tmp_path)
+    (tmp_path / "processed").mkdir()
     (tmp_path / "processed/shard-00000.h5").write_bytes(b"left by a crash")
     assert numbers(Numbers(tmp_path)) == [1, 2, 3, 4]
 
@@ -187,6 +188,26 @@ def test_processes_that_start_at_once_build_once(tmp_path):
     answer.close()
     answer.join_thread()
     assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_threads_that_start_at_once_build_once(tmp_path):
+    with ThreadPoolExecutor(3) as executor:
+        found = [executor.submit(Slow, tmp_path) for _ in range(3)]
+    assert [numbers(future.result()) for future in found] == [[1]] * 3
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_manifest_that_cannot_be_read_is_replaced_on_reload(tmp_path):
+    Numbers(tmp_path)
+    (tmp_path / "processed/manifest.json").write_text("{")
+    with pytest.raises(sg.FormatError, match="cannot read"):
+        Numbers(tmp_path)
+    assert numbers(Numbers(tmp_path, force_reload=True)) == [1, 2, 3, 4]
+    assert sorted(os.listdir(tmp_path / "processed")) == [
+        ".lock",
+        "manifest.json",
+        "shard-00000-1.h5",
+    ]
 
 
 def test_a_build_that_ends_just_before_the_lock_is_taken_counts(tmp_path, monkeypatch):

@@ -234,6 +234,27 @@ def test_a_dataset_is_not_replaced_unless_asked(tmp_path):
     assert values_of(tmp_path) == [9]
 
 
+def test_a_dataset_that_cannot_be_read_is_replaced(tmp_path):
+    """Its shards stay until the new ones are published: ``shardgraph repair`` may save them."""
+    write(tmp_path, range(2), shard_size=1)
+    write(tmp_path, range(2), shard_size=1, overwrite=True)
+    (tmp_path / "manifest.json").write_text("{")
+    before = files_of(tmp_path)
+    with pytest.raises(FileExistsError, match="already holds a dataset"):
+        sg.DatasetWriter(tmp_path)
+    with sg.DatasetWriter(tmp_path, overwrite=True) as writer:
+        writer.write(graph(9))
+        assert files_of(tmp_path) == before
+    assert values_of(tmp_path) == [9]
+    assert sorted(files_of(tmp_path)) == ["manifest.json", "shard-00000-2.h5"]
+
+
+def test_nothing_is_left_of_a_dataset_that_fails(tmp_path):
+    with pytest.raises(ValueError, match="no graph was written"):
+        write(tmp_path / "a/b/c", range(0))
+    assert list(tmp_path.iterdir()) == []
+
+
 def read_whole(path: Path) -> list[int]:
     """The dataset's values; opens it again only where another has taken its place meanwhile."""
     while True:

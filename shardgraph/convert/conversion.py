@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from shardgraph.atomic import full_disk_errno
@@ -24,10 +23,14 @@ from shardgraph.convert.source import Partition
 from shardgraph.convert.splits import SplitRule, make_splits
 from shardgraph.convert.worker import run_task
 from shardgraph.errors import ConversionError
-from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
-from shardgraph.writer import previous_manifest, versions
+from shardgraph.writer import (
+    next_generation,
+    previous_manifest,
+    published_generation,
+    versions,
+)
 
 
 class Conversion:
@@ -49,14 +52,15 @@ class Conversion:
         if not resume:
             journal.clear()
         state = journal.load()
-        published = _generation(job.out)
+        published = published_generation(job.out)
+        previous = None
         if state is None or published != state.generation:
-            previous_manifest(job.out, overwrite=overwrite)
+            previous = previous_manifest(job.out, overwrite=overwrite)
         if state is None:
             schema, task_size = (None, 1) if shuffle is not None else plan_tasks(job, partitions)
             state = State(
                 identity=identity,
-                generation=0 if published is None else published + 1,
+                generation=next_generation(job.out, previous),
                 task_size=task_size,
                 schema=schema,
             )
@@ -111,7 +115,7 @@ class Conversion:
         """Converts in the order of the input, and sets out to shuffle the dataset that gives."""
         job, out = self._job, self._journal.ordered
         out.mkdir(exist_ok=True)
-        if _generation(out) is None:
+        if published_generation(out) is None:
             rule = SplitRule() if job.split.fractions else job.split
             first = replace(job, out=out, compression=None, split=rule)
             try:
@@ -148,10 +152,6 @@ class Conversion:
             raise KeyboardInterrupt(f"interrupted; {way_on}") from None
         if isinstance(error, ConversionError) or full_disk_errno(error) is not None:
             raise ConversionError(f"{error}\n{way_on}") from error
-
-
-def _generation(out: Path) -> int | None:
-    return Manifest.read(out).generation if (out / MANIFEST_NAME).exists() else None
 
 
 def _provenance(job: Job, shuffle: int | None) -> dict[str, Any]:

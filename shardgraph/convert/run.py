@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,25 +130,12 @@ def convert(
         split_file=split_file,
         **source_options,
     )
-    with _directory(job.out) as journal:
+    with directory_lock(job.out):
+        journal = Journal(job.out)
         conversion = Conversion(job, journal, overwrite=overwrite, resume=resume, shuffle=shuffle)
         with Progress(journal.directory, conversion.num_records, show=progress) as bar:
             manifest = conversion.run(workers, executor, bar=bar, keep=keep_rejected)
     return _report(Path(out), manifest, time.monotonic() - started)
-
-
-@contextmanager
-def _directory(out: Path) -> Iterator[Journal]:
-    """The directory, made and locked; removed again if it was made and nothing is in it."""
-    made = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with directory_lock(out):
-            yield Journal(out)
-    finally:
-        if made and not any(path.name != ".lock" for path in out.iterdir()):
-            (out / ".lock").unlink(missing_ok=True)
-            out.rmdir()
 
 
 def _report(path: Path, manifest: Manifest, seconds: float) -> ConversionReport:

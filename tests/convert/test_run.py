@@ -388,3 +388,20 @@ def test_what_is_no_input_is_told_where_to_go(tmp_path, source, way):
     with pytest.raises(TypeError, match=way):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_that_cannot_be_read_is_replaced(tmp_path):
+    run(tmp_path / "out", Numbers(count=30))
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    with pytest.raises(FileExistsError, match="already holds a dataset"):
+        run(tmp_path / "out", Numbers(count=5))
+    run(tmp_path / "out", Numbers(count=5), overwrite=True)
+    assert written(tmp_path / "out") == list(range(5))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {".lock", "manifest.json", "shard-00000-1.h5"}
+
+
+def test_nothing_is_left_of_a_conversion_that_fails(tmp_path):
+    with pytest.raises(ConversionError, match="LookupError: no thirty"):
+        run(tmp_path / "a" / "b" / "out", Numbers(size=100), pre_transform=fail_at_30)
+    assert list(tmp_path.iterdir()) == []
