@@ -119,11 +119,16 @@ def test_workers_make_the_same_batches_as_the_main_process(tmp_path, kind):
 def test_other_ways_to_start_a_worker(tmp_path, method):
     rng = np.random.default_rng(4)
     graphs = [make.bipartite(rng) for _ in range(5)]
-    dataset = sg.ShardedDataset(write(tmp_path, graphs))[[4, 0, 2]]
+    chosen = [4, 0, 2, 1]
+    dataset = sg.ShardedDataset(write(tmp_path, graphs))[chosen]
     dataset[0]
-    loader = sg.GraphLoader(dataset, 2, num_workers=1, multiprocessing_context=method)
-    expected = [Batch.from_data_list([graphs[4], graphs[0]]), Batch.from_data_list([graphs[2]])]
+    options = {"batch_size": 3, "shuffle": True, "seed": 2}
+    loader = sg.GraphLoader(dataset, num_workers=1, multiprocessing_context=method, **options)
+    order = [[chosen[position] for position in batch] for batch in loader.plan.batches()]
+    assert order != [[4, 0, 2], [1]]
+    expected = [Batch.from_data_list([graphs[number] for number in batch]) for batch in order]
     assert_same(expected, list(loader))
+    assert_same(expected, list(sg.GraphLoader(dataset, **options)))
 
 
 def test_compressed_shards(tmp_path, graphs):

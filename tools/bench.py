@@ -19,6 +19,7 @@ for _path in (str(_TOOLS), str(_TOOLS.parent)):
         sys.path.insert(0, _path)
 
 from benchmarks.cold import cold  # noqa: E402
+from benchmarks.convergence import convergence  # noqa: E402
 from benchmarks.dropin import dropin  # noqa: E402
 from benchmarks.gather import gather  # noqa: E402
 from benchmarks.harness import Options, Report  # noqa: E402
@@ -38,6 +39,7 @@ QUESTIONS: dict[str, tuple[Callable[[Options], Report], str, str]] = {
     "gather": (gather, "atomistic", "GB/s of making batches, against memcpy"),
     "stall": (stall, "molecules", "wait per step of 5 ms"),
     "write": (write, "molecules", "graphs/s from memory to disk"),
+    "convergence": (convergence, "molecules", "error of a trained model by order and batches"),
     "open": (open_memory, "tiny", "opening time and memory, 1 and 10 million graphs"),
 }
 
@@ -71,6 +73,7 @@ def _options(arguments: argparse.Namespace, workload: str) -> Options:
         stores=tuple(arguments.stores or ()),
         batch_sizes=tuple(arguments.batch_size or ()),
         rounds=arguments.rounds or (1 if smoke else 3),
+        seeds=arguments.seeds or (1 if smoke else 5),
         seconds=arguments.seconds or (0.05 if smoke else 3.0),
         smoke=smoke,
         rebuild=arguments.rebuild,
@@ -94,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--stores", nargs="+", choices=STORES, help="only these")
     parser.add_argument("--rounds", type=int, metavar="N", help="default 3; medians are shown")
+    parser.add_argument("--seeds", type=int, metavar="N", help="of convergence; default 5")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="length of each measurement, default 3"
     )

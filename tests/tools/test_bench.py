@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("lmdb")
 pytest.importorskip("matplotlib")
+pytest.importorskip("rdkit")
 
 BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench.py"
-QUESTIONS = ("warm", "workers", "cold", "dropin", "gather", "stall", "write", "open")
+QUESTIONS = ("warm", "workers", "cold", "dropin", "gather", "stall", "write", "convergence", "open")
 
 
 def run_bench(*arguments: object) -> str:
@@ -97,6 +98,20 @@ def test_gather_compares_with_memcpy_and_sweeps_run_lengths(smoke):
 def test_stall_separates_the_prefetcher(smoke):
     stores = {row["store"] for row in smoke[1]["stall"]["results"]}
     assert {"shardgraph, DevicePrefetcher", "shardgraph", "sqlite"} <= stores
+
+
+def test_convergence_is_told_for_each_order_and_kind_of_batches(smoke):
+    line = smoke[1]["convergence"]
+    rows = [(row["data"], row["order"], row["limits"]) for row in line["results"]]
+    assert rows == [
+        ("as published", "full", "32 graphs"),
+        ("as published", "window", "budget of nodes"),
+        ("sorted", "none", "32 graphs"),
+    ]
+    first, window, _ = line["results"]
+    assert (line["seeds"], len(first["values"])) == (1, 1)
+    assert window["difference"] == window["RMSE"] - first["RMSE"] != 0
+    assert 0 < first["RMSE"] < 4
 
 
 def test_the_plot_is_a_png(smoke):

@@ -37,6 +37,8 @@ class Options:
     stores: tuple[str, ...]
     batch_sizes: tuple[int, ...]
     rounds: int
+    seeds: int
+    """Trainings that ``convergence`` repeats each case with."""
     seconds: float
     smoke: bool
     rebuild: bool
