@@ -61,7 +61,7 @@ def test_convert_prints_the_summary(call, table, tmp_path):
     assert out.splitlines()[0] == f"{tmp_path / 'out'}: 3 graphs in 1 shard"
     assert "4 read = 3 written + 1 rejected (see rejects.jsonl) + 0 filtered" in out
     (line,) = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
-    assert json.loads(line)["record"] == 4
+    assert json.loads(line)["line"] == 4
 
 
 @pytest.mark.parametrize("code", [("-m", "shardgraph", "convert"), ("tools/convert.py",)])
@@ -115,11 +115,44 @@ def test_dry_run_writes_nothing(call, table, tmp_path):
     assert lines[0].split() == ["format", "smiles"]
     assert "4; of the first 4: 3 written, 1 rejected, 0 filtered" in lines[1]
     assert f"rejected: {table}, line 4: not a SMILES" in lines[2]
-    assert lines[3].startswith("example   Data(x=[3, 9], edge_index=[2, 4]")
+    assert "it would stop there; --on-error skip leaves them out" in lines[3]
+    assert lines[4].startswith("example   Data(x=[3, 9], edge_index=[2, 4]")
     assert ["edge_attr", "int64", "[E,", "3]"] in [line.split() for line in lines]
     assert "about 3 graphs" in lines[-2]
     assert lines[-1] == "nothing was written"
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_dry_run_that_skips_says_nothing_of_stopping(call, table):
+    pytest.importorskip("rdkit")
+    out = call("convert", table, "--dry-run", "--on-error", "skip")[1]
+    assert "1 rejected" in out
+    assert "--on-error skip" not in out
+
+
+def test_help_of_convert_is_in_groups_and_ends_with_the_exit_status(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["convert", "--help"])
+    usage, *groups = capsys.readouterr().out.split("\n\n")
+    assert usage == "usage: shardgraph convert [OPTION ...] SOURCE OUT"
+    heads = [group.splitlines()[0] for group in groups]
+    assert heads[1:8] == [
+        "positional arguments:",
+        "options:",
+        "how it is written:",
+        "records that cannot become a graph:",
+        "what is made of each graph, in this order:",
+        "named subsets, for dataset.split(name):",
+        "options of several formats:",
+    ]
+    own = {
+        name for _, formats in source_options().values() for name in formats[: len(formats) == 1]
+    }
+    assert {head for head in heads if head.startswith("options of ")} == {
+        "options of several formats:",
+        *(f"options of {name}:" for name in own),
+    }
+    assert [line.split()[0] for line in groups[-1].splitlines()[1:5]] == ["0", "1", "2", "3"]
 
 
 def test_dry_run_with_no_graph(call, tmp_path):

@@ -19,12 +19,23 @@ LIST stands for words with commas between; a word that has a comma itself goes i
 '"solubility, log mol/L",name'. FUNCTION is package.module:function or file.py:function; a source
 of your own is, likewise, --format package.module:Class or --format file.py:Class.
 A conversion that was interrupted goes on when the same command is given again.
+
+exit status:
+  0  done
+  1  failed, and nothing was published
+  2  usage
+  3  published, but records were rejected: OUT/rejects.jsonl lists them, a line of JSON each, with
+     the number of the record (counted from 0), the file, the line (from 1) or else where in it,
+     and the reason
 """
+
+_METAVARS = {str: "TEXT", int: "N", float: "X", bool: ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the conversion, then those of the formats, with the formats they belong to."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "%(prog)s [OPTION ...] SOURCE OUT"
     parser.epilog = _EPILOG
     add = parser.add_argument
     add(
@@ -38,31 +49,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="format of SOURCE (recognised; see shardgraph formats), or a class of your own",
     )
+    add("--dry-run", action="store_true", help="read 100 records, write nothing, say what it makes")
+    add("--no-progress", action="store_true", help="show no progress bar")
+    _add_work(parser)
+    _add_edits(parser)
+    _add_splits(parser)
+    _add_source_options(parser)
+    add = parser.add_argument_group("a source of your own").add_argument
+    add("--set", type=_pair, action="append", metavar="NAME=VALUE", help="option of such a source")
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how it is written").add_argument
     add("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
     add("--shard-size", default="128MB", metavar="SIZE", help="bytes a shard (default 128MB)")
     add("--compression", choices=("gzip", "zstd", "lz4"), help="for archives: slower to read")
+    add("--shuffle", type=int, metavar="SEED", help="write the graphs in random order")
+    add("--overwrite", action="store_true", help="replace a dataset that is there already")
+    add("--no-resume", action="store_true", help="throw an interrupted conversion away")
+    add = parser.add_argument_group("records that cannot become a graph").add_argument
     add(
         "--on-error",
         choices=("error", "skip"),
         default="error",
-        help="at a record that cannot become a graph: stop, or list it in rejects.jsonl",
+        help="stop at the first (default), or go on and list them in OUT/rejects.jsonl",
     )
     add("--keep-rejected", action="store_true", help="list the rejected records themselves too")
-    add("--overwrite", action="store_true", help="replace a dataset that is there already")
-    add("--no-resume", action="store_true", help="throw an interrupted conversion away")
-    add("--shuffle", type=int, metavar="SEED", help="write the graphs in random order")
-    add("--dry-run", action="store_true", help="read 100 records, write nothing, say what it makes")
-    add("--no-progress", action="store_true", help="show no progress bar")
-    edits = parser.add_argument_group("what is made of each graph, in this order")
-    add = edits.add_argument
+
+
+def _add_edits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is made of each graph, in this order").add_argument
     add("--filter", metavar="FUNCTION", help="keep the graphs for which it is true")
     add("--transform", metavar="FUNCTION", help="write what it returns")
     add("--keys", type=words, metavar="LIST", help="keep only these attributes")
     add("--drop", type=words, metavar="LIST", default=[], help="leave these attributes out")
     add("--cast", type=pairs, metavar="LIST", help="store as another dtype: x=float16,pos=float32")
     add("--varying", type=words, metavar="LIST", default=[], help="tensors of varying row shape")
-    splits = parser.add_argument_group("named subsets, for dataset.split(name)")
-    add = splits.add_argument
+
+
+def _add_splits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("named subsets, for dataset.split(name)").add_argument
     add(
         "--split",
         metavar="LIST",
@@ -72,9 +98,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of the random split (default 0)")
     add("--split-by", metavar="NAME", help="attribute that says which subset a graph is of")
     add("--split-file", metavar="FILE", help="subset of each record: lines of names, or JSON")
-    _add_source_options(parser)
-    add = parser.add_argument_group("a source of your own").add_argument
-    add("--set", type=_pair, action="append", metavar="NAME=VALUE", help="option of such a source")
 
 
 def words(text: str) -> list[str]:
@@ -98,22 +121,29 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def _add_source_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options of the formats")
-    for name, (option, formats) in sorted(source_options().items()):
-        if name == "split":
-            continue  # one option with that of the conversion
-        text = f"{', '.join(formats)}: {option.help}".replace("%", "%%")
-        kind: dict[str, Any] = {"type": option.type, "metavar": option.type.__name__.upper()}
+    """The options of each format in a group of its own, after those that several share."""
+    options = {name: found for name, found in source_options().items() if name != "split"}
+    owners = dict.fromkeys(formats[0] for _, formats in options.values() if len(formats) == 1)
+    shared = parser.add_argument_group("options of several formats")
+    groups = {owner: parser.add_argument_group(f"options of {owner}") for owner in owners}
+    for name, (option, formats) in options.items():
+        single = len(formats) == 1
+        text = option.help if single else f"{', '.join(formats)}: {option.help}"
+        kind: dict[str, Any] = {"type": option.type, "metavar": _METAVARS[option.type]}
         if option.repeated:
-            kind = {"type": option.type, "action": "append", "metavar": "VALUE"}
+            kind = {"type": option.type, "action": "append", "metavar": "PATH"}
         elif option.many:
             kind = {"type": words, "metavar": "LIST"}
         elif option.type is bool:
             kind = {"action": argparse.BooleanOptionalAction}
             if option.default is False:
                 kind = {"action": "store_true", "default": None}
-        flag = f"--{name.replace('_', '-')}"
-        group.add_argument(flag, dest=f"source_{name}", help=text, **kind)
+        (groups[formats[0]] if single else shared).add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=f"source_{name}",
+            help=text.replace("%", "%%"),
+            **kind,
+        )
 
 
 def source_options() -> dict[str, tuple[Option, list[str]]]:
@@ -220,6 +250,8 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     )
     for reject in found.rejects[:3]:
         print(f"          rejected: {reject}")
+    if found.rejects and options["on_error"] == "error":
+        print("          as asked for, it would stop there; --on-error skip leaves them out")
     print(f"example   {found.example}")
     print(table([["column", "dtype", "shape"], *columns_of(found.schema)]))
     raw, stored = found.raw_nbytes / found.graphs, found.nbytes / found.graphs

@@ -141,12 +141,17 @@ def _agreed(
 
 
 def _reject_lines(step: Step, first: int, keep: bool) -> Iterator[bytes]:
-    """A line of JSON for each reject; ``first`` is the number of the step's first record."""
+    """A line of JSON for each reject; ``first`` is the number of the step's first record.
+
+    Records are counted from 0, lines from 1; ``where`` tells the place where a file has no lines.
+    """
     for number, reject in step.rejects:
+        is_line = isinstance(reject.record, int)
         doc = {
-            "number": first + number,
+            "record": first + number,
             "file": reject.file,
-            "record": reject.record,
+            "line": reject.record if is_line else None,
+            "where": None if is_line else reject.record,
             "reason": reject.reason,
         }
         if keep:

@@ -88,6 +88,7 @@ class Conversion:
             clean_up(self._journal, self._job.out, manifest)
             return manifest
         self._journal.remove_temporaries()
+        self._say_what_is_there(bar)
         if self._shuffle is not None:
             self._order(self._shuffle, workers, executor, bar=bar, keep=keep)
         try:
@@ -108,6 +109,18 @@ class Conversion:
         except BaseException as error:
             self._stop(error)
             raise
+
+    def _say_what_is_there(self, bar: Progress) -> None:
+        steps = [step for task in self._tasks for step in self._journal.steps(task.number)]
+        if not steps or self._journal.complete:
+            return
+        counts = [partition.num_records for task in self._tasks for partition in task.partitions]
+        known = "" if None in counts else f" of {sum(count or 0 for count in counts):,}"
+        shards = sum(step.shard is not None for step in steps)
+        bar.say(
+            f"resuming: {counted(shards, 'finished shard')} there, "
+            f"{sum(step.read for step in steps):,}{known} records done"
+        )
 
     def _order(
         self, seed: int, workers: int, executor: Executor | None, *, bar: Progress, keep: bool

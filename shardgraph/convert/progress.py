@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ class Progress:
 
     def __init__(self, directory: Path, total: int | None, *, show: bool) -> None:
         self._directory = directory
+        self._show = show
         self._next_look = 0.0
         self._bar: Any = tqdm(
             total=total, unit=" records", unit_scale=True, disable=None if show else True
@@ -31,6 +33,11 @@ class Progress:
             self._next_look = time.monotonic() + _SECONDS
             sizes = (path.stat().st_size for path in self._directory.glob("shard-*.h5"))
             self._bar.set_postfix_str(f"{nbytes_text(sum(sizes))} written")
+
+    def say(self, text: str) -> None:
+        """Writes a line on stderr, above the bar, terminal or not."""
+        if self._show:
+            tqdm.write(text, file=sys.stderr)
 
     def __enter__(self) -> Progress:
         return self

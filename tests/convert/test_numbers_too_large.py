@@ -164,7 +164,7 @@ def test_of_a_source(tmp_path, make):
     (line,) = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
     reject = json.loads(line)
     assert f"attribute {name!r} holds 1e+300, which float32 cannot hold" in reject["reason"]
-    assert reject["number"] == 1
+    assert reject["record"] == 1
     graphs = [dict(data.to_dict()) for data in ShardedDataset(tmp_path / "out")]
     floats = [
         [v for v in graph.values() if torch.is_tensor(v) and v.is_floating_point()]
@@ -206,7 +206,7 @@ def test_cast(tmp_path):
     reasons = [
         json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
     ]
-    assert [reject["number"] for reject in reasons] == [656]
+    assert [reject["record"] for reject in reasons] == [656]
     assert report.graphs == 656
     assert "attribute 'x' holds 65600.0, which torch.float16 cannot hold" in reasons[0]["reason"]
 

@@ -197,3 +197,11 @@ def test_a_journal_tells_of_each_step(tmp_path):
     step = json.loads((tmp_path / "out" / ".conversion" / "00001-00000.json").read_text())
     assert (step["last"], step["read"], step["dropped"], step["rejects"]) == (True, 20, [], [])
     assert step["shard"]["num_graphs"] == 20
+
+
+def test_a_resumed_conversion_says_from_where(tmp_path, capsys):
+    interrupted(tmp_path / "out")
+    convert(Numbers(), tmp_path / "out")
+    assert "resuming: 2 finished shards there, 40 of 100 records done\n" in capsys.readouterr().err
+    convert(Numbers(), tmp_path / "other")
+    assert "resuming" not in capsys.readouterr().err

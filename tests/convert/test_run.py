@@ -102,15 +102,16 @@ def test_bad_records_are_skipped_listed_and_counted(tmp_path):
     source = Numbers(bad={0, 7, 93}, odd={50, 51})
     report = run(tmp_path / "out", source, on_error="skip", pre_filter=is_even)
     assert lines(tmp_path / "out") == [
-        {"number": 0, "file": "numbers.txt", "record": 1, "reason": "0 is bad"},
-        {"number": 7, "file": "numbers.txt", "record": 8, "reason": "7 is bad"},
+        {"record": 0, "file": "numbers.txt", "line": 1, "where": None, "reason": "0 is bad"},
+        {"record": 7, "file": "numbers.txt", "line": 8, "where": None, "reason": "7 is bad"},
         {
-            "number": 50,
+            "record": 50,
             "file": "numbers.txt",
-            "record": "graph 50",
+            "line": None,
+            "where": "graph 50",
             "reason": "attribute 'x': expected dtype float32, found dtype torch.float64",
         },
-        {"number": 93, "file": "numbers.txt", "record": 94, "reason": "93 is bad"},
+        {"record": 93, "file": "numbers.txt", "line": 94, "where": None, "reason": "93 is bad"},
     ]
     assert (report.read, report.graphs, report.rejected, report.filtered) == (100, 48, 4, 48)
     assert written(tmp_path / "out") == [i for i in range(2, 100, 2) if i != 50]
