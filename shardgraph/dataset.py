@@ -28,6 +28,7 @@ from shardgraph.processing import build, is_current
 from shardgraph.shards.advise import Advisor, FaultWatch, sorted_ranges
 from shardgraph.shards.gather import Selection
 from shardgraph.shards.pool import ShardPool
+from shardgraph.shards.structure import check_claims
 
 
 class ShardedDataset(Dataset):
@@ -102,6 +103,7 @@ class ShardedDataset(Dataset):
             directory = processed if (processed / MANIFEST_NAME).exists() else directory
         self.directory = directory
         self.manifest = self._read_manifest(directory)
+        check_claims(directory, self.manifest.shards)
         self.keys = None if keys is None else frozenset(keys)
         self.data_cls = (
             known_class(self.manifest.schema.data_class) if data_cls is None else data_cls

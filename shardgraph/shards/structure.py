@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,9 @@ from shardgraph.shards.write import ENDPOINTS_INC, EXPLICIT_INC, NO_INC, NODES_I
 _RULES = frozenset({NO_INC, NODES_INC, ENDPOINTS_INC, EXPLICIT_INC})
 _OF_HDF5 = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """What h5py raises on a file that HDF5 cannot make sense of."""
+
+_MANY = 1 << 24
+"""Graphs whose ids, 128 MB, are made without a look at the files."""
 
 T = TypeVar("T")
 
@@ -84,6 +87,19 @@ def check_size(path: Path, entry: ShardEntry) -> None:
             f"{path} has {found.st_size} bytes, the manifest says {entry.nbytes}: it was truncated "
             "or replaced; restore it, or convert the dataset again"
         )
+
+
+def check_claims(directory: Path, entries: Sequence[ShardEntry]) -> None:
+    """Checks, where a manifest claims very many graphs, that it has the bytes for them.
+
+    Arrays of graph ids are made before any shard is opened, and must not be larger than the files.
+
+    Raises:
+        CorruptShardError: as `check_size`.
+    """
+    if sum(entry.num_graphs for entry in entries) > _MANY:
+        for entry in entries:
+            check_size(directory / entry.name, entry)
 
 
 def open_hdf5(path: Path, **options: Any) -> h5py.File:
