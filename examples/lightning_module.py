@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--max-steps", type=int, default=-1, help="stop there, as if interrupted")
     arguments = parser.parse_args()
-    lightning.seed_everything(0)
+    torch.manual_seed(0)
     trainer = lightning.Trainer(
         max_epochs=arguments.epochs,
         max_steps=arguments.max_steps,
