@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from torture_tools import Child
 
 FACTOR = float(os.environ.get("TORTURE_ROUNDS", "1"))
 """Rounds of each attack, as a multiple of what its mark says; `tools/torture.sh` sets it."""
@@ -37,6 +38,13 @@ def rounds(request, record_property) -> Iterator[Rounds]:
     found = Rounds(count)
     yield found
     record_property("rounds", found.tried)
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    yield
+    for child in list(Child.running.values()):
+        child.kill_session()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

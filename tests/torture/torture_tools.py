@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,6 +30,9 @@ class Child:
     It ends with status 0, or 1 if ``work`` raised; what it says comes line by line.
     """
 
+    running: ClassVar[dict[int, "Child"]] = {}
+    """Those not waited for yet, by process id."""
+
     def __init__(self, work: Callable[..., Any], *args: Any) -> None:
         self._from, to = os.pipe()
         self._text = b""
@@ -48,14 +51,16 @@ class Child:
             finally:
                 os._exit(status)
         os.close(to)
+        self.running[self.pid] = self
 
-    def line(self, seconds: float = 60.0) -> str:
+    def line(self, seconds: float = 30.0) -> str:
         """The next line that it says."""
         give_up = time.monotonic() + seconds
         while b"\n" not in self._text:
             self._read(max(0.0, give_up - time.monotonic()))
             if time.monotonic() > give_up:
-                self._fail(f"it said nothing for {seconds} s")
+                self.kill_session()
+                pytest.fail(f"it said nothing for {seconds} s")
         line, _, self._text = self._text.partition(b"\n")
         return line.decode()
 
@@ -65,28 +70,40 @@ class Child:
         self._text += more
         return bool(more)
 
-    def end(self, seconds: float = 60.0) -> tuple[int, str]:
-        """Waits for its end: exit status (-N: ended by signal N), and the rest of what it said."""
+    def has_ended(self, seconds: float) -> bool:
+        """Waits so long for its end."""
         give_up = time.monotonic() + seconds
-        while (found := os.waitpid(self.pid, os.WNOHANG)) == (0, 0):
-            if time.monotonic() > give_up:
-                self._fail(f"it did not end within {seconds} s")
-            self._read(0.01)
-        while self._read(0):
-            pass
-        os.close(self._from)
-        return os.waitstatus_to_exitcode(found[1]), self._text.decode().rstrip("\n")
+        while self.pid in self.running:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+                del self.running[self.pid]
+                while self._read(0):
+                    pass
+                os.close(self._from)
+            elif time.monotonic() > give_up:
+                return False
+            else:
+                self._read(0.01)
+        return True
+
+    def end(self, seconds: float = 30.0) -> tuple[int, str]:
+        """Its exit status (-N: ended by signal N), and the rest of what it said."""
+        if not self.has_ended(seconds):
+            self.kill_session()
+            pytest.fail(f"it did not end within {seconds} s; so far: {self._text.decode()}")
+        return self._status, self._text.decode().rstrip("\n")
 
     def kill(self) -> None:
         """SIGKILL to it alone, as an operating system short of memory does."""
         os.kill(self.pid, signal.SIGKILL)
         self.end()
 
-    def _fail(self, why: str) -> None:
+    def kill_session(self) -> None:
+        """SIGKILL to it and all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        pytest.fail(f"{why}; so far: {self._text.decode()}")
+        self.has_ended(5)
 
     def left(self, seconds: float) -> list[str]:
         """Processes of its session that are still there after so long."""
@@ -107,7 +124,7 @@ def _of_session(session: int) -> list[str]:
     return found
 
 
-def outcome(work: Callable[..., Any], *args: Any, seconds: float = 60.0) -> str:
+def outcome(work: Callable[..., Any], *args: Any, seconds: float = 30.0) -> str:
     """What a child says that must end well."""
     status, said = Child(work, *args).end(seconds)
     assert status == 0, f"exit status {status}: {said}"
@@ -125,6 +142,7 @@ def graph(number: int) -> Data:
         edge_index=torch.full((2, 1 + number % 4), n - 1),
         z=torch.full((n,), number + 1),
         number=number,
+        name=f"graph {number}",
     )
 
 
