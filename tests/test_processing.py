@@ -177,6 +177,7 @@ def read(root: Path, answer, force_reload: bool) -> None:
     answer.put(numbers(Slow(root, force_reload=force_reload)))
 
 
+@pytest.mark.torture
 def test_processes_that_start_at_once_build_once(tmp_path):
     answer = fork.Queue()
     processes = [fork.Process(target=read, args=(tmp_path, answer, False)) for _ in range(3)]

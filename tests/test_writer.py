@@ -289,6 +289,7 @@ def test_a_reader_always_sees_a_whole_dataset(tmp_path):
     assert len(set(map(tuple, seen))) > 2
 
 
+@pytest.mark.torture
 def test_what_is_open_stays_readable_when_it_is_replaced(tmp_path):
     write(tmp_path, range(3), shard_size="1MB")
     dataset = sg.ShardedDataset(tmp_path)
@@ -298,6 +299,7 @@ def test_what_is_open_stays_readable_when_it_is_replaced(tmp_path):
     assert int(dataset[2].x[0]) == 2
 
 
+@pytest.mark.torture
 def test_what_is_not_yet_open_when_it_is_replaced_says_so(tmp_path):
     write(tmp_path, range(3), shard_size=1)
     dataset = sg.ShardedDataset(tmp_path)
@@ -315,6 +317,7 @@ def write_without_end(path: Path, ready) -> None:
                 ready.set()
 
 
+@pytest.mark.torture
 def test_a_killed_writer_leaves_the_dataset_that_was_there(tmp_path):
     write(tmp_path, range(3), shard_size=1)
     before = files_of(tmp_path)
@@ -345,6 +348,7 @@ def try_to_write(path: Path, answer) -> None:
         answer.send("not refused")
 
 
+@pytest.mark.torture
 def test_two_writers_in_one_directory_are_refused(tmp_path):
     with sg.DatasetWriter(tmp_path) as writer:
         writer.write(graph(0))

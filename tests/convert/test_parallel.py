@@ -99,6 +99,7 @@ def test_an_error_in_a_worker_names_the_record(tmp_path):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+@pytest.mark.torture
 def test_a_worker_that_dies_is_told_with_its_partition(tmp_path):
     with pytest.raises(
         ConversionError, match=r"a worker died \(exit code -9\) at partition 2 .*from record 40"

@@ -4,7 +4,6 @@ import gc
 import logging
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -188,6 +187,7 @@ def test_a_generator_is_closed_in_the_thread_that_ran_it():
     assert ended_in == ["shardgraph-prefetch"]
 
 
+@pytest.mark.torture
 def test_a_loader_stuck_in_a_read_does_not_hang_close(monkeypatch, caplog):
     monkeypatch.setattr(feed, "JOIN_SECONDS", 0.05)
     release = threading.Event()
@@ -237,38 +237,6 @@ LOOP = """
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-@pytest.mark.parametrize(
-    ("num_workers", "where"),
-    [
-        pytest.param(0, "pass", id="waiting"),
-        pytest.param(2, "pass", id="waiting_for_workers"),
-        pytest.param(2, "time.sleep(0.05)", id="working"),
-    ],
-)
-def test_after_ctrl_c(num_workers, where):
-    script = (
-        LOOP.replace("NUM", str(num_workers))
-        + f"""
-    try:
-        for step, batch in enumerate(prefetcher):
-            if step == 3:
-                print("running", flush=True)
-            {where}
-    except KeyboardInterrupt as error:
-        kept = error
-        names = [thread.name for thread in threading.enumerate() if "prefetch" in thread.name]
-        print(names, multiprocessing.active_children(), flush=True)
-    """
-    )
-    process = run(script, start_new_session=True)
-    assert process.stdout.readline() == "running\n"
-    time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
-    output, errors = process.communicate(timeout=30)
-    assert (output, process.returncode) == ("[] []\n", 0), errors
-
-
 @pytest.mark.parametrize(
     ("num_workers", "ending"),
     [
@@ -277,6 +245,7 @@ def test_after_ctrl_c(num_workers, where):
         pytest.param(2, "sys.exit(0)", id="exit_with_workers"),
     ],
 )
+@pytest.mark.torture
 def test_python_exits_while_a_loop_is_under_way(num_workers, ending):
     script = (
         LOOP.replace("NUM", str(num_workers))
