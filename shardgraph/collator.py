@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 class Collator:
-    """Reads the graphs of a lazy subset as one batch, in a worker or in the main process."""
+    """Reads the graphs of a lazy subset as one batch, in a worker or in the main process.
+
+    After every ``unmap_after`` graphs it lets go of mapped pages, for the kernel to drop them.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Collator:
         batch_transform: Callable[[Any], Any] | None,
         most_on_their_way: int,
         shape: StaticShape | None = None,
+        unmap_after: int | None = None,
     ) -> None:
         self._most_on_their_way = most_on_their_way
         self._follow = follow_batch
@@ -50,6 +54,8 @@ class Collator:
         self._per_graph: Collater | None = None
         self._batcher: Batcher | None = None
         self._memory = ReusedMemory()
+        self._unmap_after = unmap_after
+        self._since_unmapped = 0
         if reason := _why_per_graph(dataset, exclude_keys):
             if shape is not None:
                 raise ValueError(
@@ -83,6 +89,10 @@ class Collator:
     def read(self, dataset: ShardedDataset, positions: NDArray[np.int64]) -> Any:
         """The batch of the graphs at some positions, packed where it is to travel further."""
         in_worker = get_worker_info() is not None
+        self._since_unmapped += len(positions)
+        if self._unmap_after is not None and self._since_unmapped > self._unmap_after:
+            self._since_unmapped = 0
+            dataset.unmap_pages()
         if self._per_graph is not None:
             batch = self._per_graph(dataset.__getitems__(positions.tolist()))
         else:

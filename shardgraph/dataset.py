@@ -198,14 +198,26 @@ class ShardedDataset(Dataset):
 
         Returns the number of bytes asked for: 0 if the graphs are found to be cached.
         """
+        return self._advisor.ask(*self._id_ranges(ranges))
+
+    def was_read(self, ranges: NDArray[np.int64]) -> None:
+        """Says that the graphs in half-open ranges of positions may leave the page cache."""
+        self._advisor.let_go(*self._id_ranges(ranges))
+
+    def unmap_pages(self) -> None:
+        """Lets this process's page tables go: the kernel keeps the pages that they hold."""
+        self._pool.forget()
+
+    def _id_ranges(self, ranges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ranges of positions as ranges of the whole dataset's ids: firsts and lasts."""
         indices = self._indices
         if indices is None:
-            return self._advisor.ask(ranges[:, 0], ranges[:, 1])
+            return ranges[:, 0], ranges[:, 1]
         if isinstance(indices, range) and indices.step == 1:
-            return self._advisor.ask(ranges[:, 0] + indices.start, ranges[:, 1] + indices.start)
+            return ranges[:, 0] + indices.start, ranges[:, 1] + indices.start
         parts = [np.arange(start, stop) for start, stop in ranges.tolist()]
         positions = np.concatenate([np.empty(0, np.int64), *parts])
-        return self._advisor.ask(*sorted_ranges(self.graph_ids(positions)))
+        return sorted_ranges(self.graph_ids(positions))
 
     def graph_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The whole dataset's ids of the graphs at some positions of this subset."""

@@ -18,6 +18,7 @@ from shardgraph.epoch import Epoch, PlanSampler, Progress
 from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan, ReadAhead, balanced_weights
 from shardgraph.shards.open import SMALL
+from shardgraph.shards.room import page_cache_room
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,7 @@ class GraphLoader(DataLoader[Any]):
             max_nodes, max_graphs = less_padding(max_nodes), less_padding(max_graphs)
         num_nodes, num_edges = _sizes(dataset, max_nodes, max_edges)
         manifest = dataset.manifest
+        nbytes = manifest.nbytes * len(dataset) // max(1, manifest.num_graphs)
         self.plan = BatchPlan(
             len(dataset),
             batch_size=batch_size,
@@ -140,7 +142,7 @@ class GraphLoader(DataLoader[Any]):
             rank=rank,
             world_size=world_size,
             pad_ranks=pad_ranks,
-            nbytes=manifest.nbytes * len(dataset) // max(1, manifest.num_graphs),
+            nbytes=nbytes,
             weights=_weights(dataset, weights),
             num_samples=num_samples,
             replacement=replacement,
@@ -151,6 +153,7 @@ class GraphLoader(DataLoader[Any]):
                 self.plan.skipped,
                 len(dataset),
             )
+        self._exceeds_memory = self.plan.window_size is not None and nbytes > page_cache_room()
         self._batch_size = batch_size
         self._source = dataset
         self._digest: str | None = None
@@ -161,6 +164,7 @@ class GraphLoader(DataLoader[Any]):
             batch_transform=batch_transform,
             most_on_their_way=num_workers * (prefetch_factor or 2) + 2,
             shape=shape,
+            unmap_after=self.plan.window_size if self._exceeds_memory else None,
         )
         self._progress = Progress()
         super().__init__(
@@ -218,7 +222,9 @@ class GraphLoader(DataLoader[Any]):
         ahead: ReadAheadThread | None = None
         if self._source.manifest.nbytes > SMALL:
             items_from = partial(self._read_ahead, progress.epoch, progress.cursor)
-            ahead = ReadAheadThread(self._source, items_from, progress.handed_out)
+            ahead = ReadAheadThread(
+                self._source, items_from, progress.handed_out, lets_go=self._exceeds_memory
+            )
             progress.ahead = ahead
         check_files = self._source.check_files if self.num_workers else None
         return Epoch(items, progress, convert, ahead, check_files=check_files)

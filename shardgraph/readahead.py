@@ -33,7 +33,10 @@ AHEAD_BATCHES = 16
 class ReadAheadThread:
     """Asks for the graphs of an epoch, a bounded amount ahead of the batches handed out.
 
-    ``items_from(n)`` gives what is read from the epoch's batch ``n`` on.
+    ``items_from(n)`` gives what is read from the epoch's batch ``n`` on. With ``lets_go``, what was
+    read leaves the page cache once the item after it has been handed out, too: where memory cannot
+    hold the dataset, the kernel would have to search for pages to drop, and drops some that were
+    asked for and not read yet.
     """
 
     def __init__(
@@ -41,9 +44,12 @@ class ReadAheadThread:
         dataset: ShardedDataset,
         items_from: Callable[[int], Iterator[ReadAhead]],
         handed_out: int = 0,
+        *,
+        lets_go: bool = False,
     ) -> None:
         self._dataset = dataset
         self._items_from = items_from
+        self._lets_go = lets_go
         self._items = items_from(0)  # here: an order is made once, by the thread that reads too
         self._turn = threading.Condition()
         self._handed_out = handed_out
@@ -75,13 +81,18 @@ class ReadAheadThread:
             logger.debug("stopped reading ahead: %s", error)
 
     def _ask(self) -> None:
-        asked: deque[tuple[int, int]] = deque()  # (batches up to here, bytes), not yet handed out
+        asked: deque[tuple[int, int, ReadAhead]] = deque()  # (batches up to here, bytes, item)
+        read: ReadAhead | None = None
         batches = outstanding = rest = 0
         items = self._items
         while (item := next(items, None)) is not None:
             while not self._stopped:
                 while asked and asked[0][0] <= self._handed_out:
-                    outstanding -= asked.popleft()[1]
+                    _, nbytes, last = asked.popleft()
+                    outstanding -= nbytes
+                    if self._lets_go and read is not None:
+                        self._dataset.was_read(read.ranges)
+                    read = last  # workers may still be at it
                 if outstanding < AHEAD_NBYTES and len(asked) < AHEAD_BATCHES:
                     break
                 # Until half of what is asked for has been handed out, or the first window of it.
@@ -92,7 +103,7 @@ class ReadAheadThread:
             nbytes = self._dataset.will_read(item.ranges)
             if nbytes:
                 rest = 0
-                asked.append((batches, nbytes))
+                asked.append((batches, nbytes, item))
                 outstanding += nbytes
             else:  # All is cached: look again after a while, which is longer each time.
                 rest = min(2 * rest + 1, MAX_REST)

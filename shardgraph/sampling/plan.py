@@ -15,7 +15,7 @@ from shardgraph.sampling.sequence import BatchSequence, CountedBatches, PackedBa
 from shardgraph.sampling.sizes import TypeName, read_sizes
 from shardgraph.sampling.state import Fingerprint, read_state, write_state
 from shardgraph.sampling.statistics import PlanStatistics, measure
-from shardgraph.sampling.window import merge_ranges
+from shardgraph.sampling.window import WINDOW_BLOCKS, merge_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +181,11 @@ class BatchPlan:
     def order(self) -> OrderKind:
         """The order that ``shuffle`` came to: ``"sequential"``, ``"full"`` or ``"window"``."""
         return self._rule.kind
+
+    @property
+    def window_size(self) -> int | None:
+        """Number of graphs that window order shuffles together; None in other orders."""
+        return self._rule.block_size * WINDOW_BLOCKS if self.order == "window" else None
 
     @property
     def oversized(self) -> int:

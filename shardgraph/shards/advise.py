@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shardgraph.format import layout
 from shardgraph.shards.inspect import Located
+from shardgraph.shards.filemap import PAGE
 from shardgraph.shards.open import Shard
 from shardgraph.shards.pool import ShardPool
 
@@ -47,20 +48,34 @@ class Advisor:
             shard.map.will_need(starts, stops)
         return sum(int((stops - starts).sum()) for _, starts, stops in wanted)
 
+    def let_go(self, first: Ints, last: Ints) -> None:
+        """Says that the graphs of half-open id ranges are not needed in the page cache."""
+        self._pool.forget()
+        for shard, starts, stops in _ranges(self._pool, first, last):
+            shard.map.let_go(starts, stops)
+
     @staticmethod
     def _is_cached(shard: Shard, starts: Ints, stops: Ints) -> bool:
         """Whether a sample of the pages is in memory."""
-        places = np.linspace(0, len(starts) - 1, min(PROBES, len(starts))).astype(np.int64)
-        begin, end = starts[places], stops[places]
-        offsets = np.where(np.arange(len(places)) % 2, begin, end - 1)[begin < end]
-        return shard.map.is_cached(offsets)
+        lengths = stops - starts
+        ends = lengths.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        if total == 0:
+            return True
+        count = min(PROBES, max(len(starts), total // PAGE))
+        # Evenly over the bytes: the pages at both ends of a range may be there for its neighbours.
+        points = (total * np.arange(1, 2 * count, 2) / (2 * count)).astype(np.int64)
+        places = np.searchsorted(ends, points, side="right")
+        return shard.map.is_cached(starts[places] + points - (ends - lengths)[places])
 
 
 def _ranges(pool: ShardPool, first: Ints, last: Ints) -> Iterator[tuple[Shard, Ints, Ints]]:
     """The byte ranges of graphs, by shard."""
     while len(first):
         numbers = np.searchsorted(pool.starts, first, side="right") - 1
-        for number in np.unique(numbers).tolist():
+        each = np.unique(numbers)
+        pool.open(each)
+        for number in each.tolist():
             here = numbers == number
             begin, end = pool.starts[number], pool.starts[number + 1]
             shard = pool.shard(number)

@@ -43,6 +43,8 @@ class Arena:
         nbytes = self._nbytes = max(1, capacity * self.row_nbytes)
         self._address = _map(None, nbytes, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0)
         self._range = _Range(self._address, nbytes)
+        self._mapped: list[tuple[int, int]] = []  # stretches of addresses without copies
+        self._copied = False
         self.array: NDArray[Any] = (
             np.asarray(self._range)[: capacity * self.row_nbytes]
             .view(dtype)
@@ -51,6 +53,8 @@ class Arena:
 
     def place(self, first_row: int, descriptor: int, offset: int, nbytes: int) -> None:
         """Maps ``nbytes`` of a file, from ``offset`` on, as the rows from ``first_row`` on.
+
+        Each time behind the rows that were placed before.
 
         Raises:
             OSError: if the system maps no more.
@@ -64,11 +68,21 @@ class Arena:
             _map(address, nbytes, _PROT_READ, _MAP_SHARED | _MAP_FIXED, descriptor, offset)
             if hasattr(mmap, "MADV_RANDOM"):
                 libc().madvise(address, nbytes, mmap.MADV_RANDOM)
+            start = self._mapped.pop()[0] if self._mapped and not self._copied else address
+            self._mapped.append((start, address + nbytes))
+            self._copied = False
             return
         # A small array, which HDF5 does not align: its bytes are copied.
         protection = _PROT_READ | _PROT_WRITE
         _map(address, nbytes, protection, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED, -1, 0)
         ctypes.memmove(address, os.pread(descriptor, nbytes, offset), nbytes)
+        self._copied = True
+
+    def forget(self) -> None:
+        """Lets this process's page table go; pages are mapped again when they are read."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for start, stop in self._mapped:
+                libc().madvise(start, stop - start, mmap.MADV_DONTNEED)
 
 
 class _Range:

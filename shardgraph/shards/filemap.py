@@ -68,6 +68,27 @@ class FileMap:
             if len(first):
                 _advise_pieces(first + self._owner.address, nbytes)
 
+    def let_go(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Says that the whole pages in byte ranges are not needed in the page cache.
+
+        The kernel keeps pages that a process has mapped: see `forget`.
+        """
+        if not hasattr(os, "posix_fadvise"):
+            return
+        starts, stops = -(-starts // PAGE) * PAGE, stops // PAGE * PAGE
+        first, nbytes = page_pieces(starts, stops, _UNCUT)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for offset, length in zip(first.tolist(), nbytes.tolist(), strict=True):
+                os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        """Lets this process's page table go; pages are mapped again when they are read."""
+        if isinstance(self._owner, _Mapping) and hasattr(mmap, "MADV_DONTNEED"):
+            libc().madvise(self._owner.address, self.nbytes, mmap.MADV_DONTNEED)
+
     def is_cached(self, offsets: NDArray[np.int64]) -> bool:
         """Whether the bytes at these offsets can be read without waiting for the disk.
 
@@ -91,11 +112,17 @@ class FileMap:
 PIECE = 1 << 19
 """Longest range of one call: the kernel reads no more than its device's limit ahead for each."""
 
+_UNCUT = 1 << 62
+"""A piece that no range exceeds: folios, which may be large, are dropped in whole or not at all."""
+
 
 def page_pieces(
-    starts: NDArray[np.int64], stops: NDArray[np.int64]
+    starts: NDArray[np.int64], stops: NDArray[np.int64], piece: int = PIECE
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Byte ranges as sorted, disjoint pieces of whole pages: first bytes and lengths."""
+    """Byte ranges as sorted, disjoint pieces of whole pages: first bytes and lengths.
+
+    No piece is longer than ``piece``, a multiple of pages.
+    """
     keep = starts < stops
     first = starts[keep] // PAGE
     last = -(-stops[keep] // PAGE)
@@ -106,7 +133,7 @@ def page_pieces(
     fresh = np.ones(len(first), bool)
     fresh[1:] = first[1:] > last[:-1]
     first, last = first[fresh], last[np.append(np.flatnonzero(fresh)[1:] - 1, len(last) - 1)]
-    pages = PIECE // PAGE
+    pages = piece // PAGE
     counts = -(-(last - first) // pages)
     number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     begin = np.repeat(first, counts) + number * pages

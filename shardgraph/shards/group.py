@@ -110,6 +110,11 @@ class ShardGroup:
             self._used[axis] = used + (rows + 1 + STEP - 1) // STEP * STEP
         self._shards[number] = shard
 
+    def forget(self) -> None:
+        """Lets this process's page table go; pages are mapped again when they are read."""
+        for arena, _ in self._arenas.values():
+            arena.forget()
+
     def graphs(self, numbers: Ints, local: Ints) -> Ints:
         """Graphs of shards as graphs of the group."""
         return self._first[GRAPH_AXIS][numbers] + local

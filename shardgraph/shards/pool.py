@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -27,6 +28,9 @@ _UNOPENED = np.iinfo(np.int64).min
 CHECK_SECONDS = 1.0
 """How often the sizes of open shards are compared with the manifest; about 1 us a shard. It makes a
 network file system look, and is all there is where `Tails` cannot tell."""
+
+HEAD_NBYTES, HEAD_NBYTES_OF_GRAPH = 1 << 16, 4 * 8
+"""Where a shard's HDF5 headers and ptr end, near enough: those come first in the file."""
 
 MAX_HANDLES = 64
 """Open HDF5 handles (compressed shards only) a process keeps; each costs about 0.7 MB."""
@@ -116,10 +120,31 @@ class ShardPool:
             self._reset()
         owners = self._owners[numbers]
         if (missing := owners == _UNOPENED).any():
-            for number in np.unique(numbers[missing]).tolist():
-                self.shard(number)
+            self.open(np.unique(numbers[missing]))
             owners = self._owners[numbers]
         return owners
+
+    def open(self, numbers: NDArray[np.int64]) -> None:
+        """Opens some shards: the disk gets to know of all before the first is waited for."""
+        missing = [number for number in numbers.tolist() if number not in self._shards]
+        if len(missing) > 1 and hasattr(os, "posix_fadvise"):
+            for number in missing:
+                entry = self.entries[number]
+                with contextlib.suppress(OSError):  # opening it says what is wrong
+                    descriptor = os.open(self.root / entry.name, os.O_RDONLY | os.O_CLOEXEC)
+                    start = HEAD_NBYTES + HEAD_NBYTES_OF_GRAPH * entry.num_graphs
+                    os.posix_fadvise(descriptor, 0, start, os.POSIX_FADV_WILLNEED)
+                    os.close(descriptor)
+        for number in missing:
+            self.shard(number)
+
+    def forget(self) -> None:
+        """Lets this process's page tables go, so that the kernel can drop pages; see `let_go`."""
+        for group in self.groups:
+            group.forget()
+        if len(self.entries) == 1:
+            for shard in self._shards.values():
+                shard.map.forget()
 
     def _owner(self, number: int, shard: Shard) -> int:
         """The group that a shard was added to; or -1 - its number, if it stays alone."""

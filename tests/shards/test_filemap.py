@@ -116,6 +116,14 @@ def test_advice_beyond_the_end_is_harmless(file: Path) -> None:
     assert found.array.tobytes() == file.read_bytes()
 
 
+def test_bytes_are_read_again_after_they_were_let_go(file: Path) -> None:
+    found = FileMap(file)
+    before = found.array.tobytes()
+    found.forget()
+    found.let_go(np.array([0, 5, 9 * PAGE]), np.array([PAGE + 1, 5, 99 * PAGE]))
+    assert found.array.tobytes() == before == file.read_bytes()
+
+
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot tell")
 def test_what_was_just_read_is_cached(file: Path) -> None:
     found = FileMap(file)

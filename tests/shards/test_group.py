@@ -139,4 +139,6 @@ def test_an_arena_holds_rows_of_files_side_by_side(tmp_path):
     path.unlink()
     index = np.array([0, 4999, 2 * arena.STEP, 2 * arena.STEP + 4998])
     assert np.array_equal(both.array.take(index, axis=0), rows[[0, 4999, 1, 4999]])
+    both.forget()  # mapped rows are read from the file again; copies must stay
+    assert np.array_equal(both.array.take(index, axis=0), rows[[0, 4999, 1, 4999]])
     assert not both.array.flags.writeable
