@@ -67,6 +67,8 @@ class Feed:
     backend: Backend
     mover: Mover
     state_of: StateOf
+    count_steps: Callable[[], None]
+    """Counts the steps that the consumer has noted."""
     may_be_packed: bool
     has_workers: bool
     """Whether the loader reads in other processes, which an error's traceback must not keep."""
@@ -204,3 +206,4 @@ def _pump(source: Iterator[Any], feed: Feed) -> None:
         feed.items.put(Delivery(moved=moved, nbytes=load.nbytes, state=state, timing=timing))
         # The next read may take long: keep no batch that the consumer drops meanwhile.
         del batch, load, moved
+        feed.count_steps()

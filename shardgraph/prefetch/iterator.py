@@ -91,14 +91,7 @@ class PrefetchIterator(Iterator[Any]):
             feed.backend.keep(moved.parts)
         feed.delivered(item)
         self._remember(item.state)
-        self._recorder.add_step(
-            asked=asked,
-            got=got,
-            done=perf_counter(),
-            timing=item.timing,
-            nbytes=item.nbytes,
-            num_ready=num_ready,
-        )
+        self._recorder.add_step(asked, got, perf_counter(), item.timing, item.nbytes, num_ready)
         if probe is not None:
             self._recorder.add_probe(probe, feed.backend.stalled_seconds)
         return moved.batch

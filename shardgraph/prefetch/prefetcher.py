@@ -249,6 +249,7 @@ class DevicePrefetcher:
             backend=self._backend,
             mover=self._mover,
             state_of=state_dict if callable(state_dict) else _no_state,
+            count_steps=self._recorder.count,
             may_be_packed=callable(getattr(self.loader, "packed_batches", None)),
             has_workers=bool(getattr(self.loader, "num_workers", 0)),
         )

@@ -1,5 +1,6 @@
 """What the prefetcher measures: one short record a step, always on, in bounded memory."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -138,7 +139,10 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class Recorder:
-    """Collects the steps of one prefetcher; only the consumer's thread calls it."""
+    """Collects the steps of one prefetcher.
+
+    The consumer only notes a step, since the accelerator waits meanwhile; another thread counts it.
+    """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -151,18 +155,39 @@ class Recorder:
         self._num_batches = self._num_epochs = self._nbytes = self._num_ready = 0
         self._wall = self._first_waits = self._device_wait = 0.0
         self._loader = self._move = 0.0
-        self._last_delivery: float | None = None
+        self._last_delivery = 0.0
+        self._is_first = True
+        self._noted: deque[tuple[bool, float, float, float, Timing, int, int]] = deque()
+        self._counting = threading.Lock()
 
     def start_epoch(self) -> None:
         """Count the time from the next step's request on, not from the last epoch's end."""
-        self._last_delivery = None
+        self._is_first = True
 
     def add_step(
-        self, *, asked: float, got: float, done: float, timing: Timing, nbytes: int, num_ready: int
+        self, asked: float, got: float, done: float, timing: Timing, nbytes: int, num_ready: int
     ) -> None:
-        """Count one delivered batch: asked for, out of the queue and handed over at these times."""
+        """Note one delivered batch: asked for, out of the queue and handed over at these times."""
+        self._noted.append((self._is_first, asked, got, done, timing, nbytes, num_ready))
+        self._is_first = False
+
+    def count(self) -> None:
+        """Count the steps noted so far; for any thread."""
+        with self._counting:
+            while self._noted:
+                self._count(*self._noted.popleft())
+
+    def _count(
+        self,
+        is_first: bool,
+        asked: float,
+        got: float,
+        done: float,
+        timing: Timing,
+        nbytes: int,
+        num_ready: int,
+    ) -> None:
         read, copy = split_wait(asked, got, timing)
-        is_first = self._last_delivery is None
         wait = _Wait(done - asked, read, copy, is_first)
         self._recent.append(wait)
         parts = (wait.total, read, copy)
@@ -173,7 +198,7 @@ class Recorder:
         else:
             seen = (*parts, wait.hand_over)
             self._maxima = [max(a, b) for a, b in zip(self._maxima, seen, strict=True)]
-        self._wall += done - (asked if self._last_delivery is None else self._last_delivery)
+        self._wall += done - (asked if is_first else self._last_delivery)
         self._last_delivery = done
         self._num_batches += 1
         self._nbytes += nbytes
@@ -202,6 +227,7 @@ class Recorder:
 
     def snapshot(self) -> PrefetchStats:
         """Return what has been measured so far."""
+        self.count()
         total, read, copy = self._totals
         totals = {"total": total, "read": read, "copy": copy, "hand_over": total - read - copy}
         summaries = {

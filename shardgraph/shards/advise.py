@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.format import layout
-from shardgraph.shards.inspect import Located
 from shardgraph.shards.filemap import PAGE
+from shardgraph.shards.inspect import Located
 from shardgraph.shards.open import Shard
 from shardgraph.shards.pool import ShardPool
 

@@ -49,7 +49,7 @@ def recorded(steps, *, depth=2):
         timing = Timing(
             read_start=clock, read_stop=clock + read, move_start=clock + read, ready=got
         )
-        recorder.add_step(asked=clock, got=got, done=done, timing=timing, nbytes=1000, num_ready=1)
+        recorder.add_step(clock, got, done, timing, 1000, 1)
         clock = done + work
     return recorder
 
@@ -78,7 +78,7 @@ def test_the_time_between_epochs_does_not_count():
     recorder = recorded([(1.0, 0.0, 0.0, 100.0)])
     recorder.start_epoch()
     timing = Timing(read_start=0.0, read_stop=0.0, move_start=0.0, ready=0.0)
-    recorder.add_step(asked=500.0, got=501.0, done=501.0, timing=timing, nbytes=0, num_ready=0)
+    recorder.add_step(500.0, 501.0, 501.0, timing, 0, 0)
     stats = recorder.snapshot()
     assert (stats.wall_seconds, stats.first_wait_seconds, stats.num_epochs) == (2.0, 2.0, 2)
 
