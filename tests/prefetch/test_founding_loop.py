@@ -66,6 +66,34 @@ def test_the_wrapped_loop_trains_the_same_model():
     assert multiprocessing.active_children() == []
 
 
+NUM_STEPS = 240  # p99 is then the third longest wait
+
+
+class Pauses:
+    """How much later than asked for another process wakes up while this one is measured."""
+
+    def __enter__(self):
+        self.here, there = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=self._watch, args=(there,))
+        self.process.start()
+        return self
+
+    def __exit__(self, *error):
+        self.here.send(None)
+        self.third = self.here.recv()
+        self.process.join()
+
+    @staticmethod
+    def _watch(there):
+        late = []
+        while not there.poll():
+            start = time.perf_counter()
+            time.sleep(0.001)
+            late.append(time.perf_counter() - start - 0.001)
+        there.send(sorted(late)[-3])
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_step_of_5_ms_does_not_wait(num_workers):
     # Batches collated beforehand: with PyG's loader that alone takes longer than the step.
@@ -78,11 +106,10 @@ def test_a_step_of_5_ms_does_not_wait(num_workers):
     )
     # The machine may be busy with other things: the best of three runs is what the code can do.
     for _ in range(3):
-        stats = measure_waits(loader, "cpu", step=0.005, num_steps=240)
-        if stats.wait.p50 <= 50e-6 and stats.wait.p99 <= 1e-3:
+        with Pauses() as pauses:
+            stats = measure_waits(loader, "cpu", step=0.005, num_steps=NUM_STEPS)
+        if stats.wait.p50 <= 50e-6 and stats.wait.p99 <= 1e-3 + pauses.third:
             break
         time.sleep(0.5)
     assert stats.wait.p50 <= 50e-6
-    assert (
-        stats.wait.p99 <= 0.05
-    )  # the promise is 1 ms; a shared machine pauses longer (tools/bench.py stall)
+    assert stats.wait.p99 <= 1e-3 + pauses.third
