@@ -149,27 +149,29 @@ def deal(
         num_batches: Number of batches to fill, at least 1.
     """
     batch_of = np.full(len(sizes), -1, np.int64)
-    loads = np.zeros((num_batches, len(limits)), np.int64)
-    shares = sizes / limits
+    # [budgets, num]: NumPy reduces along the first axis several times faster.
+    columns, maxima = np.ascontiguousarray(sizes.T), limits[:, None]
+    loads = np.zeros((len(limits), num_batches), np.int64)
+    shares = columns / maxima
     # Stable sorts: ties must not fall as the machine's fastest sorting algorithm has it.
-    todo = np.argsort(-shares.max(axis=1), kind="stable")
+    todo = np.argsort(-shares.max(axis=0), kind="stable")
     levelled = -(-len(todo) // num_batches) - 2
     while len(todo):
         refused = []
         for turn, start in enumerate(range(0, len(todo), num_batches)):
             graphs = todo[start : start + num_batches]
-            filled = loads / limits
+            filled = loads / maxima
             if turn < levelled and turn % 2 and len(limits) > 1:
                 # Of graphs nearly equal in size, those rich in one thing go where it is short, so
                 # that no budget is used up before the others are.
                 thing = turn // 2 % len(limits)
-                graphs = graphs[np.argsort(-_excess(shares[graphs], thing), kind="stable")]
+                graphs = graphs[np.argsort(-_excess(shares[:, graphs], thing), kind="stable")]
                 batches = np.argsort(_excess(filled, thing), kind="stable")
             else:
-                batches = np.argsort(filled.max(axis=1), kind="stable")[: len(graphs)]
-            sums = loads[batches] + sizes[graphs]
-            fits = (sums <= limits).all(axis=1)
-            loads[batches[fits]] = sums[fits]
+                batches = np.argsort(filled.max(axis=0), kind="stable")[: len(graphs)]
+            sums = loads[:, batches] + columns[:, graphs]
+            fits = (sums <= maxima).all(axis=0)
+            loads[:, batches[fits]] = sums[:, fits]
             batch_of[graphs[fits]] = batches[fits]
             refused.append(graphs[~fits])
         left = np.concatenate(refused)
@@ -181,7 +183,7 @@ def deal(
 
 def _excess(shares: NDArray[np.float64], thing: int) -> NDArray[np.float64]:
     """Return how far the share of one budget is above the mean of all: float64 [num]."""
-    return np.asarray(shares[:, thing] - shares.mean(axis=1))
+    return np.asarray(shares[thing] - np.add.reduce(shares) / len(shares))
 
 
 def pack_pool(

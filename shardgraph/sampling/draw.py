@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from shardgraph.sampling.arguments import integer
 from shardgraph.sampling.permute import DRAW, key
 
+_CHUNK = 1 << 16
+"""Numbers that are replaced in place at a time, so that a draw takes 16 bytes a graph."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedDraw:
@@ -46,14 +49,20 @@ class WeightedDraw:
         }
 
     def _with(self, words: list[int]) -> NDArray[np.int64]:
+        if not self.num_samples:
+            return np.empty(0, np.int64)
         places = _uniform(self.num_samples, words)
         # Sorted, so that looking them up walks through the sums once.
         places.sort()
         sums = np.cumsum(self.weights)
-        places *= sums[-1] if len(sums) else 0
-        items = np.searchsorted(sums, places, side="right").astype(np.int64, copy=False)
-        # Rounding can put a place at the very end of the sums.
-        return np.minimum(items, np.searchsorted(sums, sums[-1]) if len(sums) else 0)
+        # Rounding can put a place at the very end of the sums, where no graph is.
+        last = int(np.searchsorted(sums, sums[-1]))
+        items = places.view(np.int64)
+        for start in range(0, len(items), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            found = np.searchsorted(sums, places[chunk] * sums[-1], side="right")
+            items[chunk] = np.minimum(found, last)
+        return items
 
     def _without(self, words: list[int]) -> NDArray[np.int64]:
         candidates = np.flatnonzero(self.weights)
@@ -113,7 +122,7 @@ def _weight_array(weights: ArrayLike, num_graphs: int) -> NDArray[np.float64]:
             f"weights must have one number for each of {num_graphs} graphs, got shape "
             f"{array.shape}."
         )
-    array = array.astype(np.float64)
+    array = array.astype(np.float64, copy=False)
     wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(wrong):
         raise ValueError(
@@ -148,4 +157,9 @@ def balanced_weights(labels: NDArray[np.generic]) -> NDArray[np.float64]:
 
 def _uniform(num: int, words: list[int]) -> NDArray[np.float64]:
     """Return numbers from 0 up to 1, the same for good (see `permutation`): float64 [num]."""
-    return np.asarray((np.random.PCG64(words).random_raw(num) >> np.uint64(11)) * 2.0**-53)
+    raw = np.random.PCG64(words).random_raw(num)
+    raw >>= np.uint64(11)
+    uniform = raw.view(np.float64)
+    for start in range(0, num, _CHUNK):
+        uniform[start : start + _CHUNK] = raw[start : start + _CHUNK] * 2.0**-53
+    return uniform

@@ -173,7 +173,9 @@ class Orders:
             self._full = kept = None  # so that two permutations never exist at once
             items = permutation(rule.num_graphs, key(self.seed, epoch, FULL))
             if self._draw is not None:
-                items = self._draw.items(epoch)[items]
+                drawn = self._draw.items(epoch)
+                for start in range(0, len(items), _SPAN):  # in place: one array less
+                    items[start : start + _SPAN] = drawn[items[start : start + _SPAN]]
             self._full = kept = (epoch, FullOrder(items))
         return kept[1]
 

@@ -215,7 +215,7 @@ class BatchPlan:
     def num_batches(self, epoch: int = 0, cursor: int = 0) -> int:
         """Return how many batches this rank, like any other, gets in ``epoch`` from ``cursor`` on.
 
-        With budgets the first call for an epoch packs it: 0.1 to 0.4 seconds a million graphs.
+        With budgets the first call for an epoch packs it: 0.2 to 0.8 seconds a million graphs.
         """
         epoch, cursor = self._place(epoch, cursor)
         full, over = divmod(self._sequence.count(epoch) - cursor, self.world_size)
