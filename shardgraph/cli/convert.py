@@ -96,7 +96,11 @@ def _add_splits(parser: argparse.ArgumentParser) -> None:
         "folder (default: the input's own, if it has one)",
     )
     add("--seed", type=int, default=0, help="of the random split (default 0)")
-    add("--split-by", metavar="NAME", help="attribute that says which subset a graph is of")
+    add(
+        "--split-by",
+        metavar="NAME",
+        help="attribute or column that names a graph's subset",
+    )
     add("--split-file", metavar="FILE", help="subset of each record: lines of names, or JSON")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -109,6 +110,9 @@ def make_job(
         source = find_source(source, format=format, **source_options)
     elif source_options or format is not None:
         raise ValueError("a Source has its format and options already; pass none beside it")
+    if split_by is not None:
+        source = copy.copy(source)
+        source.split_by = split_by
     return Job(
         source=source,
         out=Path(out).resolve(),

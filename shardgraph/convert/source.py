@@ -113,6 +113,9 @@ class Source(ABC):
     """What ``__init__`` takes after the input, keyword-only and under the same names."""
     records_per_partition: ClassVar[int] = 10_000
     """A partition is the least work a killed conversion repeats: seconds of parsing."""
+    split_by: str | None = None
+    """The attribute that is to tell the split, where one is: a source of tables, which does not
+    keep every column, keeps the one of that name as text."""
 
     def __init__(self, spec: str | os.PathLike[str]) -> None:
         self.spec = os.fspath(spec)

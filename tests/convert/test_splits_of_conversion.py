@@ -109,6 +109,45 @@ def test_an_attribute_that_cannot_tell_the_split(tmp_path, name):
         run(tmp_path / "out", split_by=name, pre_filter=is_odd)
 
 
+@pytest.mark.parametrize("kind", ["csv", "sdf", "sdf with a table", "parquet", "extxyz"])
+@pytest.mark.parametrize("labels", [("train", "test", "train"), ("0", "2", "0")])
+def test_a_column_tells_the_split(tmp_path, kind, labels):
+    """One of numbers is then no target."""
+    path = tmp_path / f"mol.{kind[:3]}"
+    rows = "".join(f"CO,{i}.5,{label}\n" for i, label in enumerate(labels))
+    if kind == "csv":
+        pytest.importorskip("rdkit")
+        path.write_text("smiles,gap,part\n" + rows)
+    elif kind == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        path = tmp_path / "mol.parquet"
+        columns = {"smiles": ["CO"] * 3, "gap": [0.5, 1.5, 2.5], "part": labels}
+        if labels[0] == "0":
+            columns["part"] = list(map(int, labels))
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+    elif kind == "extxyz":
+        pytest.importorskip("ase")
+        path = tmp_path / "frames.extxyz"
+        line = 'Properties=species:S:1:pos:R:3 gap={}.5 part={} pbc="F F F"'
+        path.write_text(
+            "".join(f"1\n{line.format(i, label)}\nH 0 0 0\n" for i, label in enumerate(labels))
+        )
+    else:
+        Chem = pytest.importorskip("rdkit.Chem")
+        block = Chem.MolToMolBlock(Chem.MolFromSmiles("CO"))
+        told = "" if "table" in kind else "> <gap>\n{}.5\n\n> <part>\n{}\n\n"
+        texts = [block + told.format(i, label) + "$$$$\n" for i, label in enumerate(labels)]
+        path.write_text("".join(texts))
+        if "table" in kind:
+            (tmp_path / "mol.csv").write_text("name,gap,part\n" + rows)
+    run(tmp_path / "out", path, split_by="part")
+    dataset = ShardedDataset(tmp_path / "out")
+    found = {name: dataset.split(name).indices().tolist() for name in set(labels)}
+    assert found == {labels[0]: [0, 2], labels[1]: [1]}
+    assert [data.y.flatten().tolist() for data in dataset] == [[0.5], [1.5], [2.5]]
+    assert [data.part for data in dataset] == list(labels)
+
+
 def test_a_file_tells_the_split(tmp_path):
     (tmp_path / "split.json").write_text(json.dumps({"a": [5, 3, 90], "b": [], "c": [4, 40]}))
     run(tmp_path / "out", Numbers(bad={4}), split_file=tmp_path / "split.json", on_error="skip")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,29 @@ from numpy.typing import NDArray
 
 from shardgraph.convert.sources._edge_tables import TableColumns
 from shardgraph.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which columns are read, and as what."""
+
+    smiles: str | None
+    lists: dict[str, str]
+    """Attribute by column, of the columns of lists of numbers."""
+    targets: tuple[str, ...]
+    has_num_nodes: bool
+    floating: frozenset[str]
+    """Columns of floats."""
+    widths: dict[str, int]
+    """Of lists of lists: the length of the inner ones, which an empty list does not tell."""
+    split: tuple[str, ...]
+    """The column that tells the split, where one does."""
+
+    def columns(self) -> list[str]:
+        """The columns to read."""
+        told = [self.smiles] if self.smiles else [*self.lists]
+        extra = ["num_nodes"] if self.has_num_nodes else []
+        return list(dict.fromkeys([*told, *extra, *self.targets, *self.split]))
 
 
 def open_parquet(path: Path) -> Any:

@@ -198,7 +198,7 @@ class AtomsSource(FileSource):
         elif self._table:
             targets = {_TABLE: max(map(len, self._table.values()))}
         else:
-            own = {*_ENERGY, *FORCES, *_STRESS}
+            own = {*_ENERGY, *FORCES, *_STRESS, self.split_by}
             targets = {name: 1 for name, size in sizes.items() if size == 1 and name not in own}
         return _Plan(
             energy=any(_first(told, _ENERGY) is not None for told in seen),
@@ -251,6 +251,8 @@ class AtomsSource(FileSource):
             sizes = plan.targets.items()
             found = [_floats(n, told.get(n), (size,), np.float64) for n, size in sizes]
             values["y"] = np.concatenate(found)[None]
+        if self.split_by is not None and self.split_by in told:
+            values[self.split_by] = str(told[self.split_by])
         for name in self._arrays:
             array = np.asarray(told[name] if name in told else atoms.arrays[name])
             values[name] = array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from shardgraph.convert.source import (
 from shardgraph.convert.sources import _rdkit
 from shardgraph.convert.sources._edge_tables import EdgeTables, TableColumns
 from shardgraph.convert.sources._parquet import (
+    Plan,
     column_arrays,
     inner_widths,
     leaf_type,
@@ -51,27 +51,6 @@ _ROWS_AT_ONCE = 256
 _SNIFFED_ROWS = 1000
 # The hub keeps them in folders such as data/.
 _PATTERNS = ("*.parquet", "*/*.parquet")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """Which columns are read, and as what."""
-
-    smiles: str | None
-    lists: dict[str, str]
-    """Attribute by column, of the columns of lists of numbers."""
-    targets: tuple[str, ...]
-    has_num_nodes: bool
-    floating: frozenset[str]
-    """Columns of floats."""
-    widths: dict[str, int]
-    """Of lists of lists: the length of the inner ones, which an empty list does not tell."""
-
-    def columns(self) -> list[str]:
-        """The columns to read."""
-        told = [self.smiles] if self.smiles else [*self.lists]
-        extra = ["num_nodes"] if self.has_num_nodes else []
-        return list(dict.fromkeys([*told, *extra, *self.targets]))
 
 
 class ParquetSource(FileSource):
@@ -294,7 +273,7 @@ class ParquetSource(FileSource):
                 start += batch.num_rows
 
     @cached_property
-    def _plan(self) -> _Plan:
+    def _plan(self) -> Plan:
         import pyarrow.types as kinds  # type: ignore[import-untyped]
 
         paths = self.files()
@@ -318,7 +297,8 @@ class ParquetSource(FileSource):
         targets = self._targets
         if targets is None:
             named = [name for name in single if _RENAMED.get(name, name) == "y"]
-            others = [name for name in single if not is_id(name) and name != "num_nodes"]
+            apart = ("num_nodes", self.split_by)
+            others = [name for name in single if not is_id(name) and name not in apart]
             lists_y = has_edges and any(_RENAMED.get(name, name) == "y" for name in lists)
             targets = () if lists_y else tuple(named or others)
         if unknown := sorted(set(targets) - set(single)):
@@ -326,11 +306,12 @@ class ParquetSource(FileSource):
                 f"{paths[0]} has no column of single numbers named {', '.join(unknown)}; it has "
                 f"{', '.join(single) or 'none'}"
             )
-        return _Plan(
+        return Plan(
             smiles=smiles,
             lists={name: _RENAMED.get(name, name) for name in lists} if has_edges else {},
             targets=targets,
             has_num_nodes=has_edges and "num_nodes" in single,
+            split=tuple(name for name in schema.names if name == self.split_by),
             floating=frozenset(name for name in numeric if kinds.is_floating(leaves[name])),
             widths=inner_widths(first, lists) if has_edges and first is not None else {},
         )
@@ -343,6 +324,8 @@ class ParquetSource(FileSource):
             graph = f"{type(error).__name__}: {error}"
         if isinstance(graph, str):
             return Reject(file=str(path), record=f"row {number}", reason=graph)
+        for name in self._plan.split:
+            graph[name] = str(row[name])
         return graph
 
     def _molecule(self, row: Mapping[str, Any]) -> BaseData | str:

@@ -155,9 +155,11 @@ class SdfSource(Source):
                     self._table.column(name)
             return self._targets
         if self._table is not None:
-            return tuple(self._table.numeric_columns(_SNIFFED_RECORDS))
-        records = itertools.islice(_records(self.spec), _SNIFFED_RECORDS)
-        return _numeric_properties(_properties(record.text) for record in records)
+            found = self._table.numeric_columns(_SNIFFED_RECORDS)
+        else:
+            records = itertools.islice(_records(self.spec), _SNIFFED_RECORDS)
+            found = _numeric_properties(_properties(record.text) for record in records)
+        return tuple(name for name in found if name != self.split_by)
 
     def _with_rows(self, parts: list[Partition], table: tables.Table) -> list[Partition]:
         """Adds to each partition the row of the table at which its first record's is."""
@@ -210,6 +212,8 @@ class SdfSource(Source):
         if isinstance(data, str):
             return self._reject(record, data)
         _rdkit.add_positions(data, mol)
+        if (split := self._split(record, row)) is not None:
+            data[self.split_by] = split
         if self._names:
             try:
                 data.y = _rdkit.row_tensor(y)
@@ -230,6 +234,13 @@ class SdfSource(Source):
                 return self._reject(record, f"property {name!r} is {properties[name]!r}, {value}")
             values.append(value)
         return values
+
+    def _split(self, record: _Record, row: tables.Row | None) -> str | None:
+        """The text that tells the subset: of the table, or else of the record."""
+        name = self.split_by or ""
+        if row is not None and self._table is not None and name in self._table.columns:
+            return row.fields[self._table.column(name)].strip()
+        return _properties(record.text).get(name)
 
     def _reject(self, record: _Record, reason: str) -> Reject:
         return Reject(file=self.spec, record=record.line, reason=reason, raw=record.text[:_MAX_RAW])
@@ -263,15 +274,15 @@ def _properties(text: str) -> dict[str, str]:
     return {name: value.strip() for name, value in _PROPERTY.findall(items)} if end else {}
 
 
-def _numeric_properties(records: Iterable[dict[str, str]]) -> tuple[str, ...]:
+def _numeric_properties(records: Iterable[dict[str, str]]) -> list[str]:
     values: dict[str, list[float | None]] = {}
     for properties in records:
         for name, text in properties.items():
             values.setdefault(name, []).append(tables.parse_number(text))
-    return tuple(
+    return [
         name
         for name, found in values.items()
         if not tables.is_id(name)
         and None not in found
         and any(value is not None and not math.isnan(value) for value in found)
-    )
+    ]

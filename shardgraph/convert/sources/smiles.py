@@ -155,7 +155,7 @@ class SmilesSource(Source):
         targets = self._targets
         if targets is None:
             numeric = [] if table.delimiter is None else table.numeric_columns(_SNIFFED_ROWS)
-            targets = tuple(name for name in numeric if name != smiles)
+            targets = tuple(name for name in numeric if name not in (smiles, self.split_by))
         return table.column(smiles), [table.column(target) for target in targets]
 
     def _graph(self, row: tables.Row, position: int, targets: list[int]) -> BaseData | Reject:
@@ -171,6 +171,8 @@ class SmilesSource(Source):
         )
         if isinstance(found, str):
             return table.reject(row, found)
+        if self.split_by in table.columns:
+            found[self.split_by] = "".join(row.fields[table.column(self.split_by) :][:1]).strip()
         found.smiles = smiles
         if targets:
             try:
