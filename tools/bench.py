@@ -25,6 +25,7 @@ from benchmarks.gather import gather  # noqa: E402
 from benchmarks.harness import Options, Report  # noqa: E402
 from benchmarks.memory import open_memory  # noqa: E402
 from benchmarks.peers import STORES  # noqa: E402
+from benchmarks.plan import plan  # noqa: E402
 from benchmarks.plot import draw  # noqa: E402
 from benchmarks.stall import stall  # noqa: E402
 from benchmarks.throughput import warm, workers  # noqa: E402
@@ -40,6 +41,7 @@ QUESTIONS: dict[str, tuple[Callable[[Options], Report], str, str]] = {
     "stall": (stall, "molecules", "wait per step of 5 ms"),
     "write": (write, "molecules", "graphs/s from memory to disk"),
     "convergence": (convergence, "molecules", "error of a trained model by order and batches"),
+    "plan": (plan, "molecules", "seconds and memory of planning an epoch, by number of graphs"),
     "open": (open_memory, "tiny", "opening time and memory, 1 and 10 million graphs"),
 }
 

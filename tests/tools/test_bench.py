@@ -12,7 +12,10 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("rdkit")
 
 BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench.py"
-QUESTIONS = ("warm", "workers", "cold", "dropin", "gather", "stall", "write", "convergence", "open")
+QUESTIONS = (
+    *("warm", "workers", "cold", "dropin", "gather", "stall", "write", "convergence", "plan"),
+    "open",
+)
 
 
 def run_bench(*arguments: object) -> str:
@@ -112,6 +115,21 @@ def test_convergence_is_told_for_each_order_and_kind_of_batches(smoke):
     assert (line["seeds"], len(first["values"])) == (1, 1)
     assert window["difference"] == window["RMSE"] - first["RMSE"] != 0
     assert 0 < first["RMSE"] < 4
+
+
+def test_plan_measures_each_kind_of_plan_at_three_sizes(smoke):
+    rows = smoke[1]["plan"]["results"]
+    assert [(row["batches by"], row["order"], row["graphs"]) for row in rows] == [
+        (batches, order, count)
+        for batches in ("count", "budgets", "weights")
+        for order in ("full", "window")
+        for count in (40, 400, 4000)
+    ]
+    for row in rows:
+        assert row["first, s"] > 0
+        assert row["epoch, s"] > 0
+        # A full order is a permutation: at least 8 bytes a graph.
+        assert row["bytes a graph"] >= (8 if row["order"] == "full" else 0)
 
 
 def test_the_plot_is_a_png(smoke):
