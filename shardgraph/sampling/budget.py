@@ -7,7 +7,7 @@ Two ways, both linear passes of NumPy over a pool of graphs:
 * `deal` gives up the order inside a pool. The graphs, largest first, go one each to all batches of
   the pool, the largest to the emptiest. That fills batches to 98 or 99 % at 16 graphs, makes them
   equal in cost, and gives each the pool's own mix of large and small graphs. What does not fit
-  returns to the next pool.
+  returns to the next pool, and at the end of the epoch `level_end` shares it out.
 
 Sizes are int64 [num, budgets] and limits int64 [budgets] throughout. A batch's *share* is the
 largest fraction of a budget that it uses: 1.0 is full.
@@ -32,7 +32,7 @@ _FEW = 64
 """One graph in so many may be refused by `deal` before it is done again with fewer graphs."""
 
 _LEVELLED = 32
-"""Batches at the end of an epoch that share the rest: together 3 % emptier than others at most."""
+"""Batches at the end of an epoch that share the rest: one batch's room less costs each 3 %."""
 
 _SCAN = 1 << 18
 """Graphs looked at together, so that a scan of all sizes takes little memory."""
