@@ -35,7 +35,8 @@ class BatchPlan:
     file. All ranks make the same global sequence of batches, and each step takes ``world_size`` of
     them, one for each rank: rank ``r`` gets batch ``s * world_size + r`` in step ``s``. With
     budgets and a shuffle the batches are 98 % full from 16 graphs a batch on, those of a step are
-    nearly equal in cost, and the ranks take turns within it. Every graph comes once an epoch, except that
+    nearly equal in cost, and the ranks take turns within it. Every graph comes once an epoch,
+    except that
 
     * a last step with fewer batches than ranks is shared out, and at most ``world_size - 1`` graphs
       are dropped from it, or repeated with ``pad_ranks=True``, so that all ranks take the same
