@@ -20,6 +20,7 @@ for _path in (str(_TOOLS), str(_TOOLS.parent)):
 
 from benchmarks.cold import cold  # noqa: E402
 from benchmarks.convergence import convergence  # noqa: E402
+from benchmarks.conversion import convert  # noqa: E402
 from benchmarks.dropin import dropin  # noqa: E402
 from benchmarks.gather import gather  # noqa: E402
 from benchmarks.harness import Options, Report  # noqa: E402
@@ -42,6 +43,7 @@ QUESTIONS: dict[str, tuple[Callable[[Options], Report], str, str]] = {
     "write": (write, "molecules", "graphs/s from memory to disk"),
     "convergence": (convergence, "molecules", "error of a trained model by order and batches"),
     "plan": (plan, "molecules", "seconds and memory of planning an epoch, by number of graphs"),
+    "convert": (convert, "molecules", "seconds with 1 and 2 workers, memory by number of graphs"),
     "open": (open_memory, "tiny", "opening time and memory, 1 and 10 million graphs"),
 }
 

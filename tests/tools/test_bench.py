@@ -14,7 +14,7 @@ pytest.importorskip("rdkit")
 BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench.py"
 QUESTIONS = (
     *("warm", "workers", "cold", "dropin", "gather", "stall", "write", "convergence", "plan"),
-    "open",
+    *("convert", "open"),
 )
 
 
@@ -130,6 +130,21 @@ def test_plan_measures_each_kind_of_plan_at_three_sizes(smoke):
         assert row["epoch, s"] > 0
         # A full order is a permutation: at least 8 bytes a graph.
         assert row["bytes a graph"] >= (8 if row["order"] == "full" else 0)
+
+
+def test_convert_times_one_and_two_workers_and_watches_memory(smoke):
+    one, two, generated = smoke[1]["convert"]["results"]
+    assert [(row["graphs"], row["workers"]) for row in (one, two, generated)] == [
+        (60, 1),
+        (60, 2),
+        (100, 1),
+    ]
+    assert two["ratio"] == one["median"] / two["median"]
+    assert two["cpu ratio"] > 0
+    for row in (one, two, generated):
+        assert row["cpu s"] > 0
+        assert row["graphs/s"] == row["graphs"] / row["median"]
+        assert sys.platform != "linux" or row["peak MB"] > 50
 
 
 def test_the_plot_is_a_png(smoke):
