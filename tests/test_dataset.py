@@ -519,6 +519,13 @@ def test_sizes_by_type_are_pygs(tmp_path):
     assert set(edges) == {key for g in graphs for key in g.edge_types}
     assert sizes.num_nodes.tolist() == [g.num_nodes for g in graphs[1:]]
     assert sizes.num_edges.tolist() == [g.num_edges for g in graphs[1:]]
+    assert dataset.labels.tolist() == [int(g.y) for g in graphs]
+
+
+def test_sizes_and_labels_of_compressed_shards(tmp_path):
+    write(tmp_path, [Data(x=torch.zeros(n, 1), y=n) for n in range(10)], compression="gzip")
+    dataset = sg.ShardedDataset(tmp_path)
+    assert dataset.sizes.num_nodes.tolist() == dataset.labels.tolist() == [*range(10)]
 
 
 @pytest.mark.parametrize(
