@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data.summary import Stats, Summary
 
+from shardgraph.errors import FormatError
 from shardgraph.format.histogram import Histogram
 from shardgraph.format.layout import STORAGE
 from shardgraph.format.manifest import Manifest
@@ -56,6 +57,11 @@ class Facts:
         lengths = {name: selection.column_rows(name).lengths for name in self._schema.columns}
         return Statistics.of_shard(self._schema, arrays, sizes, lengths)
 
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs of the dataset or subset."""
+        return self._pool.num_graphs if self._indices is None else len(self._indices)
+
     def sizes(self, axis: str) -> NDArray[np.int64]:
         """Rows of each graph on a node or edge axis: int64 [G]. Reads ptr."""
         numbers = np.arange(len(self._pool.entries))
@@ -74,7 +80,8 @@ class Facts:
         axes = self._axes()
         nodes = [self.sizes(axis) for key, axis in axes if not _is_edge(key, axis)]
         edges = [self.sizes(axis) for key, axis in axes if _is_edge(key, axis)]
-        return np.sum(nodes, axis=0, dtype=np.int64), np.sum(edges, axis=0, dtype=np.int64)
+        none = np.zeros(self.num_graphs, np.int64)  # a dataset may have no edge types
+        return np.sum([none, *nodes], axis=0), np.sum([none, *edges], axis=0)
 
     def _axes(self) -> list[tuple[StoreKey, str]]:
         nodes = [(store.key, str(store.node_axis)) for store in self._schema.node_stores]
@@ -105,9 +112,8 @@ class Facts:
             target = per_edge if isinstance(key, tuple) else per_node
             target[key] = _stats(self._histogram(axis))
         if self._indices is None:
-            sizes = self._statistics.sizes
             names = ("num_nodes", "num_edges") if self._schema.is_hetero else ("node", "edge")
-            nodes, edges = (sizes[name] for name in names)
+            nodes, edges = (self._stated(name) for name in names)
             count = self._pool.num_graphs
         else:
             nodes, edges = (Histogram.of(total) for total in self.totals())
@@ -123,8 +129,20 @@ class Facts:
 
     def _histogram(self, axis: str) -> Histogram:
         if self._indices is None:
-            return self._statistics.sizes[axis]
+            return self._stated(axis)
         return Histogram.of(self.sizes(axis))
+
+    def _stated(self, axis: str) -> Histogram:
+        """The sizes of an axis by the manifest, which a reader of graphs does not need."""
+        found = self._statistics.sizes.get(axis)
+        if found is None and axis == "num_edges" and not self._schema.edge_stores:
+            return Histogram.of(np.zeros(self._pool.num_graphs, np.int64))
+        if found is None:
+            raise FormatError(
+                f"{self._pool.root}: the manifest's statistics lack the sizes of {axis!r}; "
+                "`shardgraph repair` counts them"
+            )
+        return found
 
 
 def _is_edge(key: StoreKey, axis: str) -> bool:

@@ -53,17 +53,18 @@ def read_sizes(facts: Facts, schema: Schema) -> GraphSizes:
     edges: dict[Any, NDArray[Any]] = {
         store.key: _narrow(facts.sizes(str(store.edge_axis))) for store in schema.edge_stores
     }
+    none = np.zeros(facts.num_graphs, np.int32)  # there may be no edge types
     return GraphSizes(
-        num_nodes=_sum(nodes.values()),
-        num_edges=_sum(edges.values()),
+        num_nodes=_sum([none, *nodes.values()]),
+        num_edges=_sum([none, *edges.values()]),
         num_nodes_dict=nodes if schema.is_hetero else {},
         num_edges_dict=edges if schema.is_hetero else {},
     )
 
 
 def _sum(arrays: Any) -> NDArray[np.signedinteger]:
-    first, *rest = arrays
-    return _narrow(sum(rest, first.astype(np.int64))) if rest else first
+    none, *rest = arrays
+    return rest[0] if len(rest) == 1 else _narrow(sum(rest, none.astype(np.int64)))
 
 
 def _narrow(sizes: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:

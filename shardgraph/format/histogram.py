@@ -32,6 +32,9 @@ class Histogram:
             raise FormatError(f"{len(self.values)} values with {len(self.counts)} counts")
         if (np.diff(self.values, prepend=-1) <= 0).any() or (self.counts <= 0).any():
             raise FormatError("a histogram's values must ascend from 0 and its counts be positive")
+        counts = self.counts.astype(np.float64)
+        if max(counts.sum(), counts @ self.values.astype(np.float64)) >= 1 << 63:
+            raise FormatError("a histogram's counts and sum must fit into 64 bits")
 
     @classmethod
     def of(cls, data: NDArray[np.int64]) -> Histogram:

@@ -43,7 +43,7 @@ class ShardFindings:
 
     problems: list[Problem] = field(default_factory=list)
     is_sound: bool = False
-    """Whether its structure was read and is sound, so that the rest is of all its graphs."""
+    """Whether all was read and nothing is damaged, so that what it adds up to can be relied on."""
     sizes: dict[str, Histogram] = field(default_factory=dict)
     num_values: dict[str, int] = field(default_factory=dict)
     non_finite: dict[str, NonFinite] = field(default_factory=dict)
@@ -79,10 +79,13 @@ def _closely(task: Task, path: Path) -> ShardFindings:
             found.is_sound = not found.problems
             if found.is_sound:
                 found.problems += total_problems(looked)
+                found.is_sound = not found.problems
                 _count(looked, found)
             found.problems += value_problems(looked)
         if task.level == "full":
-            found.problems += digest_problems(path, task.entry, looked)
+            damage = digest_problems(path, task.entry, looked)
+            found.is_sound &= not damage
+            found.problems += damage
             if looked is not None:
                 found.non_finite = non_finite(looked)
                 found.digests = graph_digests(looked) if task.duplicates else None
