@@ -123,6 +123,21 @@ def test_dry_run_writes_nothing(call, table, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_dry_run_of_an_unknown_number_of_records(call, tmp_path):
+    """A function tells it by ending; where it goes on, a million stand for all."""
+    for count in (99, 101):
+        (tmp_path / f"few{count}.py").write_text(
+            "import torch\nfrom torch_geometric.data import Data\n"
+            f"def graphs():\n    for i in range({count}):\n        yield Data(x=torch.ones(3, 2))\n"
+        )
+    out = call("convert", f"{tmp_path / 'few99.py'}:graphs", "--dry-run")[1]
+    assert "records   99; of the first 99: 99 written" in out
+    assert "in all    about 99 graphs, " in out
+    out = call("convert", f"{tmp_path / 'few101.py'}:graphs", "--dry-run")[1]
+    assert "records   an unknown number; of the first 100: 100 written" in out
+    assert "a million about 1,000,000 graphs, 40.6 MB stored, " in out
+
+
 def test_dry_run_that_skips_says_nothing_of_stopping(call, table):
     pytest.importorskip("rdkit")
     out = call("convert", table, "--dry-run", "--on-error", "skip")[1]

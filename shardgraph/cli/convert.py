@@ -29,6 +29,7 @@ exit status:
      and the reason
 """
 
+_UNKNOWN = 1_000_000  # records that a preview tells of where their number is not known
 _METAVARS = {str: "TEXT", int: "N", float: "X", bool: ""}
 
 
@@ -260,12 +261,13 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     print(table([["column", "dtype", "shape"], *columns_of(found.schema)]))
     raw, stored = found.raw_nbytes / found.graphs, found.nbytes / found.graphs
     print(f"per graph {nbytes_text(raw)} raw, {nbytes_text(stored)} stored")
-    if found.num_records is not None:
-        graphs = round(found.num_records * found.graphs / found.read)
-        seconds = found.num_records * found.seconds / args.workers
-        print(
-            f"in all    about {counted(graphs, 'graph')}, {nbytes_text(graphs * stored)} stored, "
-            f"{seconds:,.0f} s with {counted(args.workers, 'worker')}"
-        )
+    records = _UNKNOWN if found.num_records is None else found.num_records
+    graphs = round(records * found.graphs / found.read)
+    seconds = records * found.seconds / args.workers
+    print(
+        f"{'in all   ' if found.num_records is not None else 'a million'} about "
+        f"{counted(graphs, 'graph')}, {nbytes_text(graphs * stored)} stored, "
+        f"{seconds:,.0f} s with {counted(args.workers, 'worker')}"
+    )
     print("nothing was written")
     return 0

@@ -73,9 +73,10 @@ def preview(job: Job) -> Preview:
                 f"none of the first {look.read} records becomes a graph ({look.filtered} filtered, "
                 f"{len(look.rejects)} rejected){reasons}"
             )
+        known = None if None in counts else sum(count or 0 for count in counts)
         return Preview(
             format=job.source.name,
-            num_records=None if None in counts else sum(count or 0 for count in counts),
+            num_records=look.read if look.read < NUM_RECORDS else known,
             read=look.read,
             graphs=sink.num_graphs,
             filtered=look.filtered,
