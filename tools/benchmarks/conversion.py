@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import functools
 import os
 import shutil
@@ -13,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -45,12 +45,11 @@ class Generated(sg.Source):
 
     def partitions(self) -> list[Any]:
         """Runs of 10,000 graphs."""
-        from shardgraph.convert import Partition
-
+        (whole,) = super().partitions()
         _, count = self._wanted
         size = self.records_per_partition
         return [
-            Partition(file=self.spec, first=first, num_records=min(size, count - first))
+            dataclasses.replace(whole, first=first, num_records=min(size, count - first))
             for first in range(0, count, size)
         ]
 
@@ -72,16 +71,16 @@ def _pool(workload: str) -> list[Any]:
     return list(WORKLOADS[workload].graphs(1_000))
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Watch:
     """What a process and those that it started, directly or not, have used so far."""
 
     pid: int
     peak: int = 0
     """Bytes: the largest sum, each shared page counted once."""
-    cpu: dict[int, float] = field(default_factory=dict)
+    cpu: dict[int, float] = dataclasses.field(default_factory=dict)
     """Seconds by process."""
-    workers: set[int] = field(default_factory=set)
+    workers: set[int] = dataclasses.field(default_factory=set)
     """The processes of the pool, which a server of the main process starts."""
 
     def look(self) -> None:
