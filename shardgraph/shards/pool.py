@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.errors import CorruptShardError, FormatError
+from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.shards.group import MAX_MAPS, ShardGroup, structure
@@ -106,6 +107,11 @@ class ShardPool:
         try:
             shard = Shard(self.root / entry.name, entry, self.schema)
         except (CorruptShardError, FileNotFoundError) as error:
+            if not (self.root / MANIFEST_NAME).exists():
+                raise FormatError(
+                    f"{self.root} holds no dataset any more: it was moved or deleted after it was "
+                    "opened; open it where it is now"
+                ) from error
             if Manifest.read(self.root).shards != self.entries:
                 raise FormatError(
                     f"{self.root} holds another dataset than when it was opened; open it again"
