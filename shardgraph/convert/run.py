@@ -70,7 +70,8 @@ def convert(
         on_error: ``"error"`` stops at a record that cannot become a graph; ``"skip"`` leaves it
             out and lists it in ``rejects.jsonl``, a line of JSON each: ``record``, its number
             counted from 0, ``file``, ``line`` counted from 1 or else ``where``, and ``reason``.
-        keep_rejected: Whether that list has the records themselves too, as ``raw``.
+        keep_rejected: Whether that list has the records themselves too, as ``raw``: their text, or
+            what PyG prints of a graph that does not fit.
         overwrite: Whether a dataset that is already there may be replaced.
         resume: Whether to go on with an interrupted conversion; if not, it is thrown away.
         progress: Whether to show a bar on stderr, if that is a terminal.

@@ -89,7 +89,7 @@ class Reject:
     """Line on which the record starts, counted from 1; or its key where a file has no lines."""
     reason: str
     raw: str | None = None
-    """The record itself, where it is text and short."""
+    """The record itself, where it is text; cut to 1,000 characters."""
 
     def __str__(self) -> str:
         where = f"line {self.record}" if isinstance(self.record, int) else self.record

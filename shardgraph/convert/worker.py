@@ -20,6 +20,7 @@ from shardgraph.format.schema import Schema
 from shardgraph.shards.write import GraphRecord
 from shardgraph.writer import ShardSink
 
+_MAX_RAW = 1000  # characters
 _STOP_SECONDS = 0.5  # between looks for the file that tells a worker to stop
 
 
@@ -33,8 +34,9 @@ class Record:
     """Where in the file, for messages."""
 
     def reject(self, reason: str) -> Reject:
-        """The record as one that cannot become a graph."""
-        return Reject(file=self.file, record=self.name, reason=reason)
+        """The record as one that cannot become a graph of the dataset; told as PyG prints it."""
+        raw = repr(self.item)[:_MAX_RAW] if isinstance(self.item, BaseData) else None
+        return Reject(file=self.file, record=self.name, reason=reason, raw=raw)
 
 
 class StoppedError(Exception):

@@ -118,8 +118,9 @@ def test_bad_records_are_skipped_listed_and_counted(tmp_path):
 
 
 def test_rejected_records_are_kept_on_request(tmp_path):
-    run(tmp_path / "out", Numbers(bad={7}), on_error="skip", keep_rejected=True)
-    assert [line["raw"] for line in lines(tmp_path / "out")] == ["7"]
+    source = Numbers(bad={7}, odd={8})
+    run(tmp_path / "out", source, on_error="skip", keep_rejected=True)
+    assert [line["raw"] for line in lines(tmp_path / "out")] == ["7", repr(source.graph(8))]
 
 
 def test_a_failed_conversion_goes_on_with_skip(tmp_path):
