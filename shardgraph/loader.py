@@ -15,6 +15,7 @@ from shardgraph.collate import Crossing, PackedBatch, StaticShape, less_padding
 from shardgraph.collator import Collator
 from shardgraph.dataset import ShardedDataset
 from shardgraph.epoch import Epoch, PlanSampler, Progress
+from shardgraph.orphans import begin_worker
 from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan, ReadAhead, balanced_weights
 from shardgraph.shards.open import SMALL
@@ -217,7 +218,7 @@ class GraphLoader(DataLoader[Any]):
         words = [self.plan.seed, progress.epoch, self.plan.rank]
         self.generator.manual_seed(int(np.random.SeedSequence(words).generate_state(1)[0]))
         # Without workers, torch's own iterator would cost a tenth of the time of reading a batch.
-        items = super().__iter__() if self.num_workers else self._read_here()
+        items = self._read_in_workers() if self.num_workers else self._read_here()
         # After the workers were forked: a thread must not be caught in a fork.
         ahead: ReadAheadThread | None = None
         if self._source.manifest.nbytes > SMALL:
@@ -228,6 +229,15 @@ class GraphLoader(DataLoader[Any]):
             progress.ahead = ahead
         check_files = self._source.check_files if self.num_workers else None
         return Epoch(items, progress, convert, ahead, check_files=check_files)
+
+    def _read_in_workers(self) -> Iterator[Any]:
+        """The epoch's batches, read by torch's workers, which end with this process."""
+        given = self.worker_init_fn
+        self.worker_init_fn = partial(begin_worker, given)
+        try:
+            return super().__iter__()
+        finally:
+            self.worker_init_fn = given
 
     def _read_here(self) -> Iterator[Any]:
         """The epoch's batches, read in this process."""

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "shardgraph"
 LAYERS = {
     "errors": 0,
     "atomic": 0,
+    "orphans": 0,
     "format": 1,
     "shards": 2,
     "sampling": 2,
@@ -46,6 +47,7 @@ ALWAYS_THERE = {"h5py", "numpy", "torch", "torch_geometric", "tqdm", "xxhash"}
 AT_IMPORT = {
     "errors": set(),
     "atomic": {"xxhash"},
+    "orphans": set(),
     "format": {"numpy"},
     "shards": {"h5py", "numpy"},
     "sampling": {"numpy"},

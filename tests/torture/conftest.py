@@ -29,15 +29,15 @@ class Rounds:
 
 
 @pytest.fixture
-def rounds(request, record_property) -> Iterator[Rounds]:
+def rounds(request, record_property) -> Rounds:
     """As many rounds as the test's mark says, ``@pytest.mark.torture(rounds=3)``, times FACTOR."""
     marks = [mark.kwargs["rounds"] for mark in request.node.iter_markers("torture") if mark.kwargs]
     count = int(marks[0] * FACTOR)
     if count == 0:
         pytest.skip("only in the long form: tools/torture.sh")
     found = Rounds(count)
-    yield found
-    record_property("rounds", found.tried)
+    record_property("rounds", found)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +53,11 @@ def pytest_terminal_summary(terminalreporter) -> None:
     rows, lost = [], 0
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):
-            if "torture" not in report.keywords or (report.when == "teardown" and report.passed):
+            if "torture" not in getattr(report, "keywords", ()):
                 continue
             notes = dict(report.user_properties)
-            tried = notes.pop("rounds", 1) if report.when == "call" else 0
+            found = notes.pop("rounds", None)
+            tried = 1 if found is None else found.tried
             if outcome == "skipped":
                 tried, notes = 0, {"not tried": str(report.longrepr[2]).removeprefix("Skipped: ")}
             name = report.nodeid.split("::")[-1].removeprefix("test_").replace("_", " ")

@@ -1,5 +1,6 @@
 """Conversions and trainings that are killed: started again, they end as if nothing had happened."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -68,7 +69,7 @@ def finish(out: Path, shuffle: int | None, expected: dict[str, bytes]) -> None:
         assert contents(out) == expected
 
 
-@pytest.mark.torture(rounds=7)
+@pytest.mark.torture(rounds=4)
 def test_converter_killed_before_steps_on_disk(tmp_path, shuffle, uninterrupted, rounds):
     expected, steps = uninterrupted
     for number in rounds:
@@ -79,7 +80,7 @@ def test_converter_killed_before_steps_on_disk(tmp_path, shuffle, uninterrupted,
         finish(out, shuffle, expected)
 
 
-@pytest.mark.torture(rounds=3)
+@pytest.mark.torture(rounds=2)
 def test_converter_killed_at_random_moments(tmp_path, shuffle, uninterrupted, rounds):
     for number in rounds:
         out = tmp_path / f"{number}"
@@ -89,7 +90,7 @@ def test_converter_killed_at_random_moments(tmp_path, shuffle, uninterrupted, ro
         finish(out, shuffle, uninterrupted[0])
 
 
-@pytest.mark.torture(rounds=0.8)
+@pytest.mark.torture(rounds=0.5)
 def test_converter_with_workers_killed_at_random_moments(tmp_path, uninterrupted, shuffle, rounds):
     prepare()  # a fork server for all
     outcome(convert_numbers, tmp_path / "first", shuffle, 2, 0.0)
@@ -112,7 +113,7 @@ def make_loader(root: Path, num_workers: int) -> sg.GraphLoader:
     return sg.GraphLoader(sg.ShardedDataset(root), 4, shuffle=True, seed=3, num_workers=num_workers)
 
 
-def train(root: Path, state: Path, num_workers: int, steps: int, _: Any) -> None:
+def train(root: Path, state: Path, num_workers: int, steps: int, say: Any) -> None:
     """Goes on from its state file, which it replaces after each step, with all that it has seen."""
     loader = make_loader(root, num_workers)
     seen: list[list[int]] = []
@@ -127,6 +128,7 @@ def train(root: Path, state: Path, num_workers: int, steps: int, _: Any) -> None
                 assert are_right(batch, seen[-1])
                 saved = {"loader": prefetcher.state_dict(), "seen": seen}
                 write_text(state, json.dumps(saved))
+                say("step")
                 time.sleep(0.003)
 
 
@@ -140,12 +142,18 @@ def test_trainer_killed_at_random_moments(tmp_path, num_workers, rounds, record_
     for number in rounds:
         state, status = tmp_path / f"state-{number}.json", -signal.SIGKILL
         while status != 0:
-            children.append(Child(train, root, state, num_workers, len(expected)))
-            time.sleep(rounds.rng.uniform(0.05, 0.35))
-            os.kill(children[-1].pid, signal.SIGKILL)
-            status, said = children[-1].end()
+            child = Child(train, root, state, num_workers, len(expected))
+            children.append(child)
+            left = len(expected) - (
+                len(json.loads(state.read_text())["seen"]) if state.exists() else 0
+            )
+            for _ in range(min(left, rounds.rng.choice([0, 1, 2, 5, 10, 20]))):
+                assert child.line() == "step"
+            time.sleep(rounds.rng.uniform(0.0, 0.02))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+            status, said = child.end()
             assert status in (0, -signal.SIGKILL), said
         assert json.loads(state.read_text())["seen"] == expected
-    # Workers look every 5 s whether the trainer is still there.
-    assert [child.left(20) for child in children] == [[]] * len(children)
+    assert [child.left(10) for child in children] == [[]] * len(children)
     record_property("kills", len(children) - len(rounds))

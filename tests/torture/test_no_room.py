@@ -75,7 +75,7 @@ def on_a_small_disk(disk: Path, nbytes: int, compression: str | None, say: Any) 
         (disk.parent / f"found-{name}").write_bytes(data)
 
 
-@pytest.mark.torture(rounds=5)
+@pytest.mark.torture(rounds=4)
 @pytest.mark.usefixtures("mounts")
 def test_a_disk_that_fills_up_while_converting(tmp_path, compression, reference, rounds):
     needed = sum(map(len, reference.values()))
@@ -104,7 +104,7 @@ def with_a_limit(out: Path, nbytes: int, compression: str | None, say: Any) -> N
         say(error)
 
 
-@pytest.mark.torture(rounds=2)
+@pytest.mark.torture(rounds=1)
 def test_files_that_may_not_grow(tmp_path, compression, rounds):
     for number in rounds:
         out = tmp_path / f"{number}"

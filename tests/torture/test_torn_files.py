@@ -113,7 +113,7 @@ def test_a_truncated_shard_is_named(whole, root, when, rounds, record_property):
     record_property("named", named)
 
 
-@pytest.mark.torture(rounds=10)
+@pytest.mark.torture(rounds=5)
 @WHEN
 def test_a_tail_of_zeros_ends_no_process_and_verify_names_the_shard(whole, root, when, rounds):
     for number in rounds:
@@ -150,7 +150,7 @@ def read_all_ways(root: Path, say: Any) -> None:
             say("read")
 
 
-@pytest.mark.torture(rounds=25)
+@pytest.mark.torture(rounds=8)
 def test_a_flipped_bit_ends_no_process_and_verify_names_the_shard(whole, root, rounds):
     for _ in rounds:
         path = root / f"shard-{rounds.rng.randrange(SHARDS):05d}.h5"
@@ -184,7 +184,7 @@ def read_for_ever(root: Path, num_workers: int, say: Any) -> None:
             return
 
 
-@pytest.mark.torture(rounds=4)
+@pytest.mark.torture(rounds=3)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_truncated_at_a_random_moment(whole, root, num_workers, rounds, record_property):
     """Under workers always an error that names the shard; without, a signal in a rare instant."""
@@ -208,7 +208,7 @@ def test_truncated_at_a_random_moment(whole, root, num_workers, rounds, record_p
     record_property("ended by SIGBUS", signals)
 
 
-@pytest.mark.torture(rounds=6)
+@pytest.mark.torture(rounds=4)
 def test_a_shard_replaced_under_a_reader(whole, root, rounds):
     """Another file under its name: what is mapped stays what it was; what is not yet is refused."""
     for number in rounds:
