@@ -33,13 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the dataset's description, and returns 1 if a shard cannot be opened."""
-    from shardgraph.format.layout import MANIFEST_NAME
-    from shardgraph.format.manifest import Manifest
+    from shardgraph.format.manifest import Manifest, dataset_directory
+    from shardgraph.shards.structure import check_claims
 
-    path = Path(args.path)
-    if not (path / MANIFEST_NAME).exists() and (path / "processed" / MANIFEST_NAME).exists():
-        path /= "processed"
+    path = dataset_directory(Path(args.path))
     manifest = Manifest.read(path)
+    check_claims(path, manifest.shards)
     stored, problem = _stored(path, manifest)
     sections = [_totals(path, manifest), _columns(manifest, stored), _sizes(manifest)]
     sections += [_labels(manifest), _splits(manifest), _provenance(manifest)]

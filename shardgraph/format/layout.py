@@ -10,7 +10,7 @@ FORMAT_VERSION: Final = (1, 0)
 """Major: readers must refuse what they do not know. Minor: readers may go on, with a warning."""
 
 MANIFEST_NAME: Final = "manifest.json"
-SHARD_PATTERN: Final = re.compile(r"shard-\d{5,}(-\d+)?\.h5")
+SHARD_PATTERN: Final = re.compile(r"shard-[0-9]{5,}(-[0-9]+)?\.h5")
 
 COLUMNS: Final = "columns"
 PTR: Final = "ptr"
