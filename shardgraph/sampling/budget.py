@@ -79,10 +79,11 @@ class Budget:
 
     def find_oversized(self) -> tuple[int, int]:
         """Return the number of graphs over a budget on their own, and the first one (-1: none)."""
-        num_graphs = max(
-            (len(limit.sizes) for limit in self.limits if limit.sizes is not None), default=0
-        )
+        sized = [(limit.sizes, limit.maximum) for limit in self.limits if limit.sizes is not None]
         count, first = 0, -1
+        if all(sizes.bound() <= maximum for sizes, maximum in sized):
+            return count, first
+        num_graphs = len(sized[0][0])
         for start in range(0, num_graphs, _SCAN):
             found = self.oversized(np.arange(start, min(start + _SCAN, num_graphs), dtype=np.int64))
             if first < 0 and found.any():

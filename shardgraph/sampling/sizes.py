@@ -30,6 +30,10 @@ class Sizes:
             sizes += part[ids]
         return sizes
 
+    def bound(self) -> int:
+        """Return a number that no graph's size exceeds, at the cost of a pass over the arrays."""
+        return sum(int(part.max(initial=0)) for part in self.parts)
+
     def total(self) -> int:
         """Return the size of all graphs together."""
         return sum(int(part.sum(dtype=np.int64)) for part in self.parts)
