@@ -31,7 +31,8 @@ CHECK_SECONDS = 1.0
 network file system look, and is all there is where `Tails` cannot tell."""
 
 HEAD_NBYTES, HEAD_NBYTES_OF_GRAPH = 1 << 16, 4 * 8
-"""Where a shard's HDF5 headers and ptr end, near enough: those come first in the file."""
+"""Where a shard's HDF5 headers and ptr end, near enough: those come first in the file. Its last
+byte is read on opening, too."""
 
 MAX_HANDLES = 64
 """Open HDF5 handles (compressed shards only) a process keeps; each costs about 0.7 MB."""
@@ -140,6 +141,8 @@ class ShardPool:
                     descriptor = os.open(self.root / entry.name, os.O_RDONLY | os.O_CLOEXEC)
                     start = HEAD_NBYTES + HEAD_NBYTES_OF_GRAPH * entry.num_graphs
                     os.posix_fadvise(descriptor, 0, start, os.POSIX_FADV_WILLNEED)
+                    last = max(entry.nbytes - 1, 0)
+                    os.posix_fadvise(descriptor, last, 1, os.POSIX_FADV_WILLNEED)
                     os.close(descriptor)
         for number in missing:
             self.shard(number)
@@ -211,8 +214,8 @@ class ShardPool:
         except CorruptShardError as error:
             return error
         return CorruptShardError(
-            f"{path} was truncated or overwritten while this process had it open; shards never "
-            "change: restore it, or convert the dataset again, and open the dataset again"
+            f"the end of {path} is not what it was when this process opened it, or cannot be read; "
+            "shards never change: restore it, or convert the dataset again, and open it again"
         )
 
     def _check_sizes(self) -> None:

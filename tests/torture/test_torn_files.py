@@ -129,7 +129,7 @@ def test_a_tail_of_zeros_ends_no_process_and_verify_names_the_shard(whole, root,
         read = READERS[number % len(READERS)]
         said = outcome(read_damaged, root, read, when, zero)
         if when == "mapped":  # what was seen to be whole is noticed not to be any more
-            assert f"{path.name} was truncated or overwritten while" in said or said == "right"
+            assert f"{path.name} is not what it was when this process" in said or said == "right"
         else:  # zeros for values are values, to a reader that computes no digest
             assert f"{path.name}" in said or said in {"right", "wrong"}
         problems = sg.verify(root, level="full", workers=1)
