@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shardgraph.convert import table as tables
 from shardgraph.convert.files import suffix_of
-from shardgraph.convert.source import Partition
+from shardgraph.convert.source import Partition, runs_of_records
 from shardgraph.errors import FormatError
 
 # The names under which programs write the forces.
@@ -28,6 +28,12 @@ class Frame(NamedTuple):
     told: Mapping[str, Any]
     """Properties by name: of the calculator, the header, the database row."""
     error: str | None
+
+
+class _Text(NamedTuple):
+    line: int
+    offset: int
+    text: bytes
 
 
 def _told(atoms: Any) -> dict[str, Any]:
@@ -52,24 +58,11 @@ def is_ase_db(path: Path) -> bool:
 
 def xyz_partitions(spec: str, size: int) -> list[Partition]:
     """Runs of `size` frames of an XYZ file, found in one pass over it."""
-    found: list[Partition] = []
-    frames = _xyz_texts(Path(spec), 0, 1)
-    while (first := next(frames, None)) is not None:
-        count = 1 + sum(1 for _ in itertools.islice(frames, size - 1))
-        found.append(
-            Partition(
-                file=spec,
-                first=len(found) * size,
-                num_records=count,
-                offset=first[1],
-                line=first[0],
-            )
-        )
-    return found
+    return runs_of_records(spec, _xyz_texts(Path(spec), 0, 1), size)
 
 
-def _xyz_texts(path: Path, offset: int, line: int) -> Iterator[tuple[int, int, bytes]]:
-    """Line, byte and text of each frame: a count, a comment, and that many atoms."""
+def _xyz_texts(path: Path, offset: int, line: int) -> Iterator[_Text]:
+    """Each frame: a count, a comment, and that many atoms."""
     with tables.open_binary(path) as stream:
         stream.seek(offset)
         while first := stream.readline():
@@ -81,7 +74,7 @@ def _xyz_texts(path: Path, offset: int, line: int) -> Iterator[tuple[int, int, b
             # No file has more lines than that, and islice counts no further.
             num_lines = min(int(first) + 1, sys.maxsize)
             text = first + b"".join(itertools.islice(stream, num_lines))
-            yield line, offset, text
+            yield _Text(line, offset, text)
             offset, line = offset + len(text), line + text.count(b"\n")
 
 

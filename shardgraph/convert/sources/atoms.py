@@ -75,6 +75,7 @@ class AtomsSource(FileSource):
     name = "atoms"
     description = "structures that ASE reads: (ext)xyz, ASE .db and .traj, CIF; --cutoff adds edges"
     extra = "atoms"
+    records_per_partition = 2_000
     suffixes = frozenset({".xyz", ".extxyz", ".traj", ".db", ".cif"})
     options = (
         Option(name="cutoff", type=float, help="radius of the neighbour list (no edges)"),
@@ -122,7 +123,7 @@ class AtomsSource(FileSource):
         return [n for n in names if not n.lower().endswith(".db") or is_ase_db(folder / n)]
 
     def partitions(self) -> Sequence[Partition]:
-        """Runs of 10,000 structures of a file, of 1,000 files of a folder."""
+        """Runs of 2,000 structures of a file, of 1,000 files of a folder."""
         self._plan  # noqa: B018 (made once, and pickled with the source)
         path, size = Path(self.spec), self.records_per_partition
         if path.is_dir() or self._kind(path) == "other":

@@ -139,22 +139,24 @@ class ParquetSource(FileSource):
         return sorted(names, key=natural_key)
 
     def partitions(self) -> Sequence[Partition]:
-        """Runs of 10,000 rows of each file, or of 10,000 graphs of tables of edges."""
+        """Runs of 10,000 rows of each file (SMILES: 2,000), or graphs of tables of edges."""
         if self._edge_columns is not None:
             num_graphs = len(self._tables().graph_ids)
             return [
                 Partition(file=self.spec, first=first, num_records=count)
                 for first, count in spans(num_graphs, self.records_per_partition)
             ]
+        size = self.records_per_partition
         if self._plan.smiles is not None:
             require("rdkit", "chem", "reading SMILES")
+            size = min(size, _rdkit.RECORDS_PER_PARTITION)
         found: list[Partition] = []
         for path in self.files():
             with open_parquet(path) as file:
                 num_rows = file.metadata.num_rows
             found += [
                 Partition(file=str(path), first=first, num_records=count)
-                for first, count in spans(num_rows, self.records_per_partition)
+                for first, count in spans(num_rows, size)
             ]
         return found
 
