@@ -288,7 +288,9 @@ def _sparse(kind: str, parts: dict[str, Tensor]) -> Tensor:
             check_invariants=True,
         )
     make = torch.sparse_csr_tensor if kind == "sparse_csr" else torch.sparse_csc_tensor
-    compressed, plain, *_ = parts.values()
+    # Torch before 2.5 looks at the stride of even a single index, which NumPy leaves open.
+    ordinary = torch.contiguous_format
+    compressed, plain = (part.clone(memory_format=ordinary) for part in list(parts.values())[:2])
     return make(compressed, plain, parts["values"], size, check_invariants=True)
 
 
