@@ -15,7 +15,7 @@ from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, Step
 from shardgraph.convert.shuffle import EncodedSource
 from shardgraph.convert.source import Partition, Reject, Source
-from shardgraph.errors import ConversionError, SchemaError, ShardGraphError
+from shardgraph.errors import ConversionError, FormatError, SchemaError
 from shardgraph.format.schema import Schema
 from shardgraph.shards.write import GraphRecord
 from shardgraph.writer import ShardSink
@@ -122,8 +122,8 @@ def _items(source: Source, number: int, partition: Partition) -> Iterator[object
         for item in source.read(partition):
             yield item
             count += 1
-    except (ShardGraphError, OSError, ImportError, MemoryError):
-        raise
+    except (FormatError, ConversionError, OSError, ImportError, MemoryError):
+        raise  # these name the file themselves
     except Exception as error:
         raise ConversionError(
             f"the {source.name} source failed at record {count} of partition {number} "

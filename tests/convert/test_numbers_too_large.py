@@ -257,6 +257,13 @@ def test_lists_of_a_source_of_ones_own():
         make_data(edge_index=[[0, 1.5]])
 
 
+def test_a_source_of_ones_own_is_told_with_its_record(tmp_path):
+    source = Numbers()
+    source.graph = lambda i: make_data(x=[[1.0]], y=[1e300 if i == 22 else 1.0])
+    with pytest.raises(ConversionError, match=r"failed at record 2 of partition 1 .*'y' holds 1e"):
+        convert(source, tmp_path / "out", progress=False)
+
+
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
