@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from torture_tools import Child, are_right, linux, outcome, write
 import shardgraph as sg
 from shardgraph.atomic import write_text
 from shardgraph.convert import convert
-from shardgraph.convert.pool import prepare
 
 pytestmark = [pytest.mark.torture, linux]
 
@@ -26,6 +26,8 @@ _STEPS = ("replace", "fsync", "unlink", "rmdir", "mkdir")
 
 
 def convert_numbers(out: Path, shuffle: int | None, workers: int, delay: float, _: Any) -> None:
+    if workers > 1:
+        forkserver._forkserver.__init__()  # the parent's, if it has one, is not for its children
     source = Numbers(count=90, size=30, bad={4, 40}, delay=delay)
     options = {"on_error": "skip", "shard_size": 2000, "progress": False, "shuffle": shuffle}
     convert(source, out, workers=workers, **options)
@@ -92,13 +94,12 @@ def test_converter_killed_at_random_moments(tmp_path, shuffle, uninterrupted, ro
 
 @pytest.mark.torture(rounds=0.5)
 def test_converter_with_workers_killed_at_random_moments(tmp_path, uninterrupted, shuffle, rounds):
-    prepare()  # a fork server for all
-    outcome(convert_numbers, tmp_path / "first", shuffle, 2, 0.0)
     children = []
     for number in rounds:
         out = tmp_path / f"{number}"
-        children.append(Child(convert_numbers, out, shuffle, 2, 0.004))
-        time.sleep(rounds.rng.uniform(0.0, 0.7))
+        children.append(Child(convert_numbers, out, shuffle, 2, 0.02))
+        # From about when the pool's processes work, to when the work is done.
+        time.sleep(rounds.rng.uniform(1.0, 5.0))
         children[-1].kill()
         finish(out, shuffle, uninterrupted[0])
     assert [child.left(10) for child in children] == [[]] * len(children)
