@@ -17,6 +17,7 @@ from shardgraph.format import layout
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Column, Schema
 from shardgraph.format.statistics import Statistics
+from shardgraph.shards.chunks import MAX_CHUNK
 from shardgraph.shards.digests import run_cuts, run_digests
 
 Array: TypeAlias = "NDArray[Any]"
@@ -299,7 +300,8 @@ class _Arrays:
         array = np.ascontiguousarray(array)
         digests = run_digests(array, run_cuts(len(array), ptr))
         self._contiguous(f"{layout.DIGESTS}/{path}", digests)
-        if compression is not None and array.size:
+        row_nbytes = array.nbytes // max(1, len(array))
+        if compression is not None and array.size and row_nbytes <= MAX_CHUNK:
             return self._chunked(path, array, compression)
         return self._contiguous(path, array)
 

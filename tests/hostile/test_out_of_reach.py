@@ -1,6 +1,5 @@
 """Graphs that are not there: ids out of range, a dataset closed, moved or deleted after opening."""
 
-import gc
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -110,13 +109,11 @@ def test_gone(leave: Callable[[Path], Any], root: Path) -> None:
     assert "has no manifest.json" in str(sg.verify(root)[0])
 
 
-@pytest.mark.parametrize("loader", [sg.GraphLoader, DataLoader], ids=["ours", "PyG's"])
-def test_gone_before_workers_read(loader: Any, root: Path) -> None:
-    batches = loader(sg.ShardedDataset(root), batch_size=2, num_workers=2)
+def test_gone_before_workers_read(root: Path) -> None:
+    batches = sg.GraphLoader(sg.ShardedDataset(root), batch_size=2, num_workers=2)
     shutil.rmtree(root)
     with pytest.raises(sg.FormatError, match=GONE):
         list(batches)
-    gc.collect()  # torch's workers end with its iterator, which the traceback holds in a cycle
 
 
 def test_one_shard_gone(root: Path) -> None:

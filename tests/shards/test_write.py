@@ -179,3 +179,15 @@ def test_a_buffer_is_empty_again_after_it_is_written(tmp_path):
         assert (buffer.num_graphs, buffer.nbytes) == (0, 0)
     one, two = sorted(tmp_path.iterdir())
     assert one.read_bytes() == two.read_bytes()
+
+
+def test_rows_longer_than_a_chunk_may_be_are_not_compressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardgraph.shards.write.MAX_CHUNK", 64)
+    with sg.DatasetWriter(tmp_path, compression="gzip") as writer:
+        writer.write(Data(x=torch.ones(3, 17), z=torch.ones(3, 16)))
+    with h5py.File(tmp_path / "shard-00000.h5", locking=False) as file:
+        assert file["columns/x"].chunks is None
+        assert file["columns/z"].chunks == (3, 16)
+    assert torch.equal(sg.ShardedDataset(tmp_path)[0].x, torch.ones(3, 17))
