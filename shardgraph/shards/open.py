@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,19 @@ SMALL = 8 << 20
 
 _MOST_KEPT = 1 << 18
 """Bytes of a decoded chunk that is kept until the next is read."""
+
+
+_turn = threading.RLock()
+"""Held by the one thread that uses HDF5 handles, so that no other closes one meanwhile; and by one
+that forks: a child would wait for ever for an import that another thread had begun."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release
+    )
+
+
+def _nothing() -> None:
+    """For a shard that stands alone."""
 
 
 class Shard:
@@ -76,6 +90,8 @@ class Shard:
             self._check_ends()
         self._want(index)
         self._file: h5py.File | None = None
+        self.before_use: Callable[[], None] = _nothing
+        """Called before the HDF5 handle is used; the handles of other shards may be closed then."""
 
     def _want(self, index: ShardIndex) -> None:
         """Has ptr read at once: about 1 % of the bytes, and every graph needs it. All, if small."""
@@ -152,7 +168,8 @@ class Shard:
         return flat.view(located.dtype).reshape(located.shape)
 
     def handle(self, name: str) -> h5py.Dataset:
-        """The HDF5 dataset of a chunked column."""
+        """The HDF5 dataset of a chunked column, for the thread whose turn it is."""
+        self.before_use()
         if self._file is None:
             _load_filters()
             self._file = open_hdf5(self.path, rdcc_nbytes=1 << 20)
@@ -192,17 +209,18 @@ class ChunkedColumn:
     def _read(self, start: int, stop: int) -> tuple[int, Array]:
         """Rows that hold the given ones, and the first: of a whole chunk, if it is small."""
         try:
-            dset = self._shard.handle(self._name)
-            if self._check is None:
-                self._check = ChunkCheck(dset.id, self._shard.map.array)
-            fault = self._check.rows(dset.id, start, stop)
-            if fault is None:
-                step = self._check.num_rows
-                first = start // step * step
-                if stop <= first + step and self._check.row_nbytes * step <= _MOST_KEPT:
-                    self._kept = first, np.asarray(dset[first : first + step])
-                    return self._kept
-                return start, np.asarray(dset[start:stop])
+            with _turn:
+                dset = self._shard.handle(self._name)
+                if self._check is None:
+                    self._check = ChunkCheck(dset.id, self._shard.map.array)
+                fault = self._check.rows(dset.id, start, stop)
+                if fault is None:
+                    step = self._check.num_rows
+                    first = start // step * step
+                    if stop <= first + step and self._check.row_nbytes * step <= _MOST_KEPT:
+                        self._kept = first, np.asarray(dset[first : first + step])
+                        return self._kept
+                    return start, np.asarray(dset[start:stop])
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             raise self._damaged(start, stop, str(error)) from error
         raise self._damaged(start, stop, fault)
@@ -223,15 +241,7 @@ def shapes_fit(shapes: Array, rows: Array) -> bool:
     return not ((shapes < -1).any() or gaps.any()) and np.array_equal(sizes, rows)
 
 
-_loading = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    # A child would wait for ever for an import that another thread of its parent had begun.
-    os.register_at_fork(
-        before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
-    )
-
-
 def _load_filters() -> None:
     """Registers the LZ4 and Zstd filters where they are installed: each process needs its own."""
-    with _loading, contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401

@@ -7,10 +7,12 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,20 @@ MAX_HANDLES = 64
 logger = logging.getLogger(__name__)
 
 
+Handles: TypeAlias = "OrderedDict[int, weakref.ref[Shard]]"
+"""Shards whose HDF5 handle may be open, that used last at the end."""
+
+
+def _keep_handle(handles: Handles, number: int, shard: weakref.ref[Shard]) -> None:
+    """Takes note that a handle is about to be used, and closes those used longest ago."""
+    handles[number] = shard
+    handles.move_to_end(number)
+    while len(handles) > MAX_HANDLES:
+        oldest = handles.popitem(last=False)[1]()
+        if oldest is not None:
+            oldest.close()
+
+
 class ShardPool:
     """Opens shards on first use, each process its own; pickles and forks as if nothing were open.
 
@@ -69,7 +85,7 @@ class ShardPool:
         self.groups: list[ShardGroup] = []
         self._group_numbers: dict[Hashable, int] = {}
         self._owners: NDArray[np.int64] = np.full(len(self.entries), _UNOPENED, np.int64)
-        self._handles: OrderedDict[int, Shard] = OrderedDict()
+        self._handles: Handles = OrderedDict()
         self._tails = Tails(len(self.entries))
 
     @property
@@ -99,9 +115,10 @@ class ShardPool:
                     shard = self._open(self.entries[number])
                     self._owners[number] = self._owner(number, shard)
                     self._tails.add(number, shard.map)
+                    if shard.index_chunked:
+                        keep = partial(_keep_handle, self._handles, number, weakref.ref(shard))
+                        shard.before_use = keep
                     self._shards[number] = shard
-        if shard.index_chunked:
-            self._keep_handle(number, shard)
         return shard
 
     def _open(self, entry: ShardEntry) -> Shard:
@@ -173,12 +190,6 @@ class ShardPool:
             return alone
         return place
 
-    def _keep_handle(self, number: int, shard: Shard) -> None:
-        self._handles[number] = shard
-        self._handles.move_to_end(number)
-        while len(self._handles) > MAX_HANDLES:
-            self._handles.popitem(last=False)[1].close()
-
     def locate(self, graph: int) -> tuple[Shard, int]:
         """The shard that holds a graph, and the graph's number in it.
 
@@ -226,8 +237,11 @@ class ShardPool:
         self._next_check = now + CHECK_SECONDS
         for number in list(self._shards):
             entry = self.entries[number]
-            if (path := self.root / entry.name).exists():
-                check_size(path, entry)
+            try:
+                check_size(self.root / entry.name, entry)
+            except CorruptShardError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):  # removed: the map stays
+                    raise
 
     def check_all(self) -> None:
         """Compares the sizes of all shards, open or not, with the manifest.
@@ -240,7 +254,7 @@ class ShardPool:
 
     def close(self) -> None:
         """Forgets all open shards; reading again opens them again."""
-        for shard in self._handles.values() if self._pid == os.getpid() else ():
+        for shard in self._shards.values() if self._pid == os.getpid() else ():
             shard.close()
         self._reset()
 
