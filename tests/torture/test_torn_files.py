@@ -4,6 +4,7 @@ Never a wrong graph, never the end of the process. What plain reading cannot see
 no digest, `verify` finds.
 """
 
+import faulthandler
 import os
 import re
 import shutil
@@ -169,6 +170,7 @@ def test_a_flipped_bit_ends_no_process_and_verify_names_the_shard(whole, root, r
 
 def read_for_ever(root: Path, num_workers: int, say: Any) -> None:
     """Reads until there is an error; two wrong batches in a row are one too many."""
+    faulthandler.disable()  # its report of a SIGBUS would go between pytest's lines
     loader = sg.GraphLoader(sg.ShardedDataset(root), 16, shuffle=True, num_workers=num_workers)
     wrong = 0
     say("begin")
