@@ -7,6 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+# Here and in every program that a test starts: two threads of torch on two busy cores, each
+# waiting for the other at every small operation, cost many times what they give.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import hypothesis
 import pytest
 

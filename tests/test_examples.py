@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_dask_cluster_converts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_train_together(tmp_path: Path) -> None:
-    printed = run(tmp_path, EXAMPLES / "distributed.py", "--data", "random", "--epochs", "2")
+    printed = run(tmp_path, EXAMPLES / "data_parallel.py", "--data", "random", "--epochs", "2")
     pattern = r"^epoch \d: loss (\d\.\d{4}), 2,000 graphs by 2 ranks in (\d+) steps each$"
     (first, _), (second, num_steps) = re.findall(pattern, printed, re.M)
     assert float(second) < float(first) / 2
@@ -135,3 +136,9 @@ def test_the_readme_shows_what_its_first_block_prints(tmp_path: Path) -> None:
     assert found is not None
     code, output = found.groups()
     assert run(tmp_path, "-c", code) == output
+
+
+def test_no_example_hides_a_package():
+    # A script's directory comes first on its path, and so before what is installed.
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names & (set(packages_distributions()) | sys.stdlib_module_names) == set()

@@ -31,6 +31,7 @@ def train(rank: int, dataset: sg.ShardedDataset, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=url, rank=rank, world_size=2)
     results = [train_kind(dataset, kind) for kind in KINDS]
     (folder / f"{rank}.json").write_text(json.dumps(results))
+    distributed.barrier()  # as in examples/data_parallel.py
     distributed.destroy_process_group()
 
 

@@ -94,6 +94,7 @@ class Pauses:
         there.send(sorted(late)[-3])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_step_of_5_ms_does_not_wait(num_workers):
     # Batches collated beforehand: with PyG's loader that alone takes longer than the step.

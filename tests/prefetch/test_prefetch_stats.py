@@ -8,6 +8,8 @@ from shardgraph.prefetch import report as report_module
 from shardgraph.prefetch.report import duration, report, verdict
 from shardgraph.prefetch.stats import NUM_RECENT, Recorder, Timing, percentile, split_wait
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize(
     ("asked", "got", "read", "copy"),

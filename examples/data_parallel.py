@@ -1,7 +1,7 @@
 """Data-parallel training: the ranks share each step's graphs, and all take as many steps.
 
-``python examples/distributed.py`` starts two processes on this machine; so does, as on a cluster,
-``torchrun --standalone --nproc-per-node=2 examples/distributed.py``.
+``python examples/data_parallel.py`` starts two processes on this machine; so does, as on a cluster,
+``torchrun --standalone --nproc-per-node=2 examples/data_parallel.py``.
 """
 
 import argparse
@@ -54,6 +54,9 @@ def main() -> None:
                 f"epoch {epoch}: loss {totals[0] / totals[1]:.4f}, {totals[1]:,.0f} graphs by "
                 f"{distributed.get_world_size()} ranks in {len(batches)} steps each"
             )
+    # A gloo thread that still lets go of the last all_reduce needs the interpreter; destroying the
+    # group would hold that and wait for the thread, for ever.
+    distributed.barrier()
     distributed.destroy_process_group()
 
 
