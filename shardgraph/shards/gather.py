@@ -22,8 +22,11 @@ from shardgraph.shards.write import ENDPOINTS_INC, EXPLICIT_INC, NO_INC, NODES_I
 Array: TypeAlias = "NDArray[Any]"
 Ints: TypeAlias = "NDArray[np.int64]"
 
-LONG_RUN = 192
+LONG_RUN = 128
 """Mean rows of a run from which slice copies win over a row index (tools/bench.py gather)."""
+
+WIDENING = 4
+"""How many times as long it must be if integers are widened, which a slice takes 2 us more for."""
 
 
 @dataclass(slots=True)
@@ -139,11 +142,13 @@ class Selection:
         rows = self.column_rows(name)
         if rows.total == 0:
             return
-        long_runs = rows.total >= LONG_RUN * self.num_graphs
+        sources = [part.shard.columns.get(name) for part in self.parts]
+        widens = any(source is not None and source.dtype != out.dtype for source in sources)
+        long_run = LONG_RUN * WIDENING if widens else LONG_RUN
+        long_runs = rows.total >= long_run * self.num_graphs
         if add is not None:
             add = add.astype(out.dtype, copy=False)
-        for number, part in enumerate(self.parts):
-            source = part.shard.columns.get(name)
+        for number, (part, source) in enumerate(zip(self.parts, sources, strict=True)):
             if source is None:
                 continue
             if long_runs or isinstance(source, ChunkedColumn):
