@@ -439,14 +439,19 @@ def _checked_inc(context: Context, key: str, value: Any, column: Column) -> Any:
 
 def to_numpy(value: Tensor, bits: torch.dtype | None, *, is_complex: bool) -> Any:
     """A tensor's values in their storage dtype; complex numbers as pairs in one more dimension."""
-    if value.requires_grad:
-        value = value.detach()
-    if not value.is_cpu:
-        value = value.cpu()
-    if value.is_neg():
-        value = value.resolve_neg()
+    if bits is None and not is_complex:
+        try:
+            return value.numpy()
+        except (RuntimeError, TypeError):
+            return _plain(value).numpy()
+    value = _plain(value)
     if is_complex:
         return torch.view_as_real(value.resolve_conj()).numpy()
     if bits is not None:
         value = value.view(bits) if value.dim() else value.reshape(1).view(bits).reshape(())
     return value.numpy()
+
+
+def _plain(value: Tensor) -> Tensor:
+    """A tensor without autograd, on the CPU, and not negated lazily."""
+    return value.detach().cpu().resolve_neg()

@@ -49,8 +49,10 @@ class Advisor:
         return sum(int((stops - starts).sum()) for _, starts, stops in wanted)
 
     def let_go(self, first: Ints, last: Ints) -> None:
-        """Says that the graphs of half-open id ranges are not needed in the page cache."""
-        self._pool.forget()
+        """Says that the graphs of half-open id ranges are not needed in the page cache.
+
+        Pages that a process has mapped stay: see `ShardPool.forget`.
+        """
         for shard, starts, stops in _ranges(self._pool, first, last):
             shard.map.let_go(starts, stops)
 
