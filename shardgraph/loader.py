@@ -30,6 +30,9 @@ class GraphLoader(DataLoader[Any]):
     What an epoch reads and in which order depends on the dataset, ``seed`` and the epoch alone,
     not on workers or ranks. Each ``iter()`` is the next epoch; ``set_epoch`` chooses another.
 
+    What the plan reads next is asked of the disk ahead of time. In window order, if the graphs at
+    hand have more bytes than memory has room for, what was read leaves the page cache behind.
+
     Args:
         dataset: A `ShardedDataset`, a subset of it, or a ``torch.utils.data.Subset`` of one.
         batch_size: Graphs in a batch; 1 if no budget is given either.
