@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import weakref
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,16 +74,10 @@ class FileMap:
 
         The kernel keeps pages that a process has mapped: see `forget`.
         """
-        if not hasattr(os, "posix_fadvise"):
-            return
         starts, stops = -(-starts // PAGE) * PAGE, stops // PAGE * PAGE
         first, nbytes = page_pieces(starts, stops, _UNCUT)
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for offset, length in zip(first.tolist(), nbytes.tolist(), strict=True):
-                os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        spans = zip(first.tolist(), nbytes.tolist(), strict=True)
+        advise_file(self.path, spans, "POSIX_FADV_DONTNEED")
 
     def forget(self) -> None:
         """Lets this process's page table go; pages are mapped again when they are read."""
@@ -107,6 +102,22 @@ class FileMap:
             return False
         finally:
             os.close(descriptor)
+
+
+def advise_file(path: Path, spans: Iterable[tuple[int, int]], advice: str) -> None:
+    """Gives advice about bytes of a file, as offsets and lengths; where there is no call, nothing.
+
+    Raises:
+        OSError: if the file cannot be opened.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for offset, length in spans:
+            os.posix_fadvise(descriptor, offset, length, getattr(os, advice))
+    finally:
+        os.close(descriptor)
 
 
 PIECE = 1 << 19

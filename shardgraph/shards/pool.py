@@ -21,6 +21,7 @@ from shardgraph.errors import CorruptShardError, FormatError
 from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
+from shardgraph.shards.filemap import advise_file
 from shardgraph.shards.group import MAX_MAPS, ShardGroup, structure
 from shardgraph.shards.open import Shard
 from shardgraph.shards.structure import check_size
@@ -151,16 +152,12 @@ class ShardPool:
     def open(self, numbers: NDArray[np.int64]) -> None:
         """Opens some shards: the disk gets to know of all before the first is waited for."""
         missing = [number for number in numbers.tolist() if number not in self._shards]
-        if len(missing) > 1 and hasattr(os, "posix_fadvise"):
-            for number in missing:
-                entry = self.entries[number]
-                with contextlib.suppress(OSError):  # opening it says what is wrong
-                    descriptor = os.open(self.root / entry.name, os.O_RDONLY | os.O_CLOEXEC)
-                    start = HEAD_NBYTES + HEAD_NBYTES_OF_GRAPH * entry.num_graphs
-                    os.posix_fadvise(descriptor, 0, start, os.POSIX_FADV_WILLNEED)
-                    last = max(entry.nbytes - 1, 0)
-                    os.posix_fadvise(descriptor, last, 1, os.POSIX_FADV_WILLNEED)
-                    os.close(descriptor)
+        for number in missing if len(missing) > 1 else ():
+            entry = self.entries[number]
+            head = HEAD_NBYTES + HEAD_NBYTES_OF_GRAPH * entry.num_graphs
+            spans = (0, head), (max(entry.nbytes - 1, 0), 1)
+            with contextlib.suppress(OSError):  # opening it says what is wrong
+                advise_file(self.root / entry.name, spans, "POSIX_FADV_WILLNEED")
         for number in missing:
             self.shard(number)
 
@@ -168,8 +165,8 @@ class ShardPool:
         """Lets this process's page tables go, so that the kernel can drop pages; see `let_go`."""
         for group in self.groups:
             group.forget()
-        if len(self.entries) == 1:
-            for shard in self._shards.values():
+        for number, shard in list(self._shards.items()):
+            if self._owners[number] < 0:  # alone
                 shard.map.forget()
 
     def _owner(self, number: int, shard: Shard) -> int:
