@@ -15,7 +15,7 @@ from shardgraph.collate import Crossing, PackedBatch, StaticShape, less_padding
 from shardgraph.collator import Collator
 from shardgraph.dataset import ShardedDataset
 from shardgraph.epoch import Epoch, PlanSampler, Progress
-from shardgraph.orphans import begin_worker
+from shardgraph.processes import starting_workers
 from shardgraph.readahead import ReadAheadThread
 from shardgraph.sampling import BatchPlan, ReadAhead, balanced_weights
 from shardgraph.shards.open import SMALL
@@ -235,12 +235,8 @@ class GraphLoader(DataLoader[Any]):
 
     def _read_in_workers(self) -> Iterator[Any]:
         """The epoch's batches, read by torch's workers, which end with this process."""
-        given = self.worker_init_fn
-        self.worker_init_fn = partial(begin_worker, given)
-        try:
+        with starting_workers(self):
             return super().__iter__()
-        finally:
-            self.worker_init_fn = given
 
     def _read_here(self) -> Iterator[Any]:
         """The epoch's batches, read in this process."""

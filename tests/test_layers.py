@@ -18,7 +18,7 @@ PACKAGE = ROOT / "shardgraph"
 LAYERS = {
     "errors": 0,
     "atomic": 0,
-    "orphans": 0,
+    "processes": 0,
     "format": 1,
     "shards": 2,
     "sampling": 2,
@@ -47,7 +47,7 @@ ALWAYS_THERE = {"h5py", "numpy", "torch", "torch_geometric", "tqdm", "xxhash"}
 AT_IMPORT = {
     "errors": set(),
     "atomic": {"xxhash"},
-    "orphans": set(),
+    "processes": set(),
     "format": {"numpy"},
     "shards": {"h5py", "numpy"},
     "sampling": {"numpy"},

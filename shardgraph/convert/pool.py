@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
-from shardgraph.orphans import end_with_parent
+from shardgraph.processes import begin_worker
 
 
 def prepare() -> None:
@@ -54,7 +53,9 @@ def process_pool(
         children.update(set(multiprocessing.active_children()) - others)
         return children
 
-    pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=_context(), initializer=begin_worker, initargs=(_use_one_thread,)
+    )
     try:
         yield pool, seen
     except BaseException:
@@ -66,10 +67,7 @@ def process_pool(
         pool.shutdown()
 
 
-def _begin_worker() -> None:
-    """Leaves Ctrl-C to the main process, and ends this one when that is gone, however it went."""
+def _use_one_thread() -> None:
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    end_with_parent()

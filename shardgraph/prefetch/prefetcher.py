@@ -3,10 +3,12 @@
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from shardgraph.prefetch.feed import Feed
 from shardgraph.prefetch.iterator import PrefetchIterator
@@ -15,6 +17,7 @@ from shardgraph.prefetch.replay import Headspace
 from shardgraph.prefetch.report import report
 from shardgraph.prefetch.stats import PrefetchStats, Recorder
 from shardgraph.prefetch.transfer import Backend, backend_for, resolve_device
+from shardgraph.processes import starting_workers
 
 
 class DevicePrefetcher:
@@ -238,8 +241,11 @@ class DevicePrefetcher:
         )
 
     def _open_epoch(self) -> Iterator[Any]:
-        packed_batches = getattr(self.loader, "packed_batches", None)
-        return iter(packed_batches() if callable(packed_batches) else self.loader)
+        loader = self.loader
+        has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
+        packed_batches = getattr(loader, "packed_batches", None)
+        with starting_workers(loader) if has_workers else nullcontext():
+            return iter(packed_batches() if callable(packed_batches) else loader)
 
     def _make_feed(self) -> Feed:
         state_dict = getattr(self.loader, "state_dict", None)

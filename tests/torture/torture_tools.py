@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 import torch
@@ -44,6 +45,7 @@ class Child:
                 os.close(self._from)
                 torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+                faulthandler.register(signal.SIGUSR2, to)  # its workers', too
                 work(*args, lambda text: os.write(to, f"{text}\n".encode()))
                 status = 0
             except BaseException:  # noqa: BLE001  # all that a child can do is tell
@@ -59,8 +61,7 @@ class Child:
         while b"\n" not in self._text:
             self._read(max(0.0, give_up - time.monotonic()))
             if time.monotonic() > give_up:
-                self.kill_session()
-                pytest.fail(f"it said nothing for {seconds} s")
+                self.fail(f"it said nothing for {seconds} s")
         line, _, self._text = self._text.partition(b"\n")
         return line.decode()
 
@@ -90,14 +91,22 @@ class Child:
     def end(self, seconds: float = 30.0) -> tuple[int, str]:
         """Its exit status (-N: ended by signal N), and the rest of what it said."""
         if not self.has_ended(seconds):
-            self.kill_session()
-            pytest.fail(f"it did not end within {seconds} s; so far: {self._text.decode()}")
+            self.fail(f"it did not end within {seconds} s")
         return self._status, self._text.decode().rstrip("\n")
 
     def kill(self) -> None:
         """SIGKILL to it alone, as an operating system short of memory does."""
         os.kill(self.pid, signal.SIGKILL)
         self.end()
+
+    def fail(self, why: str) -> NoReturn:
+        """Fails the test with what it said and where all its threads and workers are."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGUSR2)
+        while self._read(1.0):
+            pass
+        self.kill_session()
+        pytest.fail(f"{why}; so far:\n{self._text.decode()}")
 
     def kill_session(self) -> None:
         """SIGKILL to it and all that it started."""

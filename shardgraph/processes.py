@@ -1,0 +1,79 @@
+"""Worker processes: they start undisturbed by Ctrl-C, leave it to their parent, and end with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import wait
+from types import FrameType
+from typing import Any
+
+
+@contextmanager
+def starting_workers(loader: Any) -> Iterator[None]:
+    """While a torch ``DataLoader`` starts the workers of an epoch: they begin by `begin_worker`."""
+    given = loader.worker_init_fn
+    if not (isinstance(given, partial) and given.func is begin_worker):
+        loader.worker_init_fn = partial(begin_worker, given)
+    try:
+        with interrupt_waits():
+            yield
+    finally:
+        loader.worker_init_fn = given
+
+
+@contextmanager
+def interrupt_waits() -> Iterator[None]:
+    """Ctrl-C comes after the block: for forks. Pressed twice it comes at once.
+
+    At a fork Python and others take locks, logging's for one, and give them back. An exception in
+    between is swallowed and leaves them taken, for which all other threads wait for ever; in the
+    child it would go on as a second parent. Other threads than the main one are never interrupted.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    presses = 0
+
+    def count(number: int, frame: FrameType | None) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, count)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if presses == 1:
+            signal.raise_signal(signal.SIGINT)
+
+
+def begin_worker(then: Callable[..., None] | None = None, *args: Any) -> None:
+    """What a worker process does first; the rest is ``then(*args)``.
+
+    Ctrl-C, which a terminal sends to workers as well, is left to the parent. An interrupted worker
+    can end with a lock that its parent shares with it, and waits for.
+
+    It ends at once when its parent is gone, however that went. Torch's workers look every 5 s; one
+    whose parent is killed while it starts never notices, since it takes the parent's heir for its
+    parent. A worker of an executor waits on a queue that it could write to itself.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="shardgraph-orphan", daemon=True).start()
+    if then is not None:
+        then(*args)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
