@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import wait
-from types import FrameType
 from typing import Any
+
+from shardgraph.interrupt import interrupt_waits
 
 
 @contextmanager
@@ -25,35 +26,6 @@ def starting_workers(loader: Any) -> Iterator[None]:
             yield
     finally:
         loader.worker_init_fn = given
-
-
-@contextmanager
-def interrupt_waits() -> Iterator[None]:
-    """Ctrl-C comes after the block: for forks. Pressed twice it comes at once.
-
-    At a fork Python and others take locks, logging's for one, and give them back. An exception in
-    between is swallowed and leaves them taken, for which all other threads wait for ever; in the
-    child it would go on as a second parent. Other threads than the main one are never interrupted.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    presses = 0
-
-    def count(number: int, frame: FrameType | None) -> None:
-        nonlocal presses
-        presses += 1
-        if presses > 1:
-            handler(number, frame)
-
-    signal.signal(signal.SIGINT, count)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if presses == 1:
-            signal.raise_signal(signal.SIGINT)
 
 
 def begin_worker(then: Callable[..., None] | None = None, *args: Any) -> None:

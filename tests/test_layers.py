@@ -18,7 +18,8 @@ PACKAGE = ROOT / "shardgraph"
 LAYERS = {
     "errors": 0,
     "atomic": 0,
-    "processes": 0,
+    "interrupt": 0,
+    "processes": 1,
     "format": 1,
     "shards": 2,
     "sampling": 2,
@@ -47,6 +48,7 @@ ALWAYS_THERE = {"h5py", "numpy", "torch", "torch_geometric", "tqdm", "xxhash"}
 AT_IMPORT = {
     "errors": set(),
     "atomic": {"xxhash"},
+    "interrupt": set(),
     "processes": set(),
     "format": {"numpy"},
     "shards": {"h5py", "numpy"},

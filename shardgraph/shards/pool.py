@@ -21,6 +21,7 @@ from shardgraph.errors import CorruptShardError, FormatError
 from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
+from shardgraph.interrupt import interrupt_waits
 from shardgraph.shards.filemap import advise_file
 from shardgraph.shards.group import MAX_MAPS, ShardGroup, structure
 from shardgraph.shards.open import Shard
@@ -110,7 +111,7 @@ class ShardPool:
             self._reset()
         shard = self._shards.get(number)
         if shard is None:
-            with self._opening:
+            with self._opening, interrupt_waits():
                 shard = self._shards.get(number)
                 if shard is None:
                     shard = self._open(self.entries[number])
