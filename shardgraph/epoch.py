@@ -49,6 +49,11 @@ class Progress:
         self._next = (self.epoch + 1, 0, 0)
         self._under_way = True
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that begins next."""
+        return self._next[0]
+
     def steps(self) -> int:
         """Batches of the epoch that this rank was given, those before a resume included."""
         return self._before + self.delivered

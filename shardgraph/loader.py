@@ -265,6 +265,11 @@ class GraphLoader(DataLoader[Any]):
         item = self._attached(item)
         return item.unpack() if isinstance(item, PackedBatch) else item
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter()`` yields, from 0; of a resumed one, what was left."""
+        return self._progress.next_epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch that the next ``iter()`` yields; of a resumed one, what was left."""
         self._progress.set_epoch(epoch)

@@ -120,6 +120,17 @@ def test_two_ranks_train_together(tmp_path: Path) -> None:
     assert 15 < int(num_steps) < 20
 
 
+def test_a_stopped_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """An epoch has 29 steps, so the checkpoint of step 20 is what the first epoch leaves."""
+    script = EXAMPLES / "resume.py"
+    whole = run(tmp_path, script, "--epochs", "3", "--checkpoint", "whole.pt")
+    assert re.findall(r"^epoch (\d): validation loss \d\.\d{6}$", whole, re.M) == ["0", "1", "2"]
+    first = run(tmp_path, script, "--epochs", "1", "--checkpoint", "cut.pt")
+    assert first == whole[: len(first)]
+    second = run(tmp_path, script, "--epochs", "3", "--checkpoint", "cut.pt")
+    assert second == "going on after 20 steps, in epoch 0\n" + whole
+
+
 def test_the_training_loop_learns_with_workers(tmp_path: Path) -> None:
     options = ["--data", "random", "--workers", "2", "--epochs", "3"]
     printed = run(tmp_path, EXAMPLES / "training_loop.py", *options)

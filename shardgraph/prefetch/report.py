@@ -117,14 +117,20 @@ def _start_advice(loader: Any) -> str:
 def _read_advice(stats: PrefetchStats, loader: Any) -> str:
     if stats.loader_seconds_per_batch < 0.8 * stats.step_seconds:
         return f"it is fast enough on average but uneven, so try depth={2 * stats.depth}"
+    if getattr(getattr(loader, "dataset", None), "transform", None) is not None:
+        return (
+            "the dataset's transform runs graph by graph: give it as "
+            "GraphLoader(batch_transform=...) if it may see whole batches, or store what it makes "
+            "(shardgraph convert --transform) if it is not random"
+        )
     num_workers = getattr(loader, "num_workers", None)
     num_cores = _num_cores()
     if num_workers is not None and num_workers < num_cores:
         more = min(num_cores, max(2, 2 * num_workers))
         return f"try num_workers={more} instead of {num_workers}"
-    if getattr(loader, "shuffle", None) in (True, "full"):
+    if getattr(getattr(loader, "plan", None), "order", None) == "full":
         return "try shuffle='window', which reads nearby graphs together"
-    return "try reading fewer attributes (keys=), or storing them ready to use"
+    return "try reading fewer attributes (keys=)"
 
 
 def _copy_advice(loader: Any) -> str:
