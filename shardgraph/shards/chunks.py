@@ -2,7 +2,7 @@
 
 HDF5 (2.0, in h5py 3.16) does not check that: of a chunk that decodes to fewer bytes it hands out
 whatever lies behind them in memory, or crashes, and for one that decodes to more it takes memory
-until the stream ends. So every chunk is looked at here before HDF5 decodes it.
+until the stream ends. So every chunk is looked at here before HDF5 decodes it, or decoded here.
 """
 
 from __future__ import annotations
@@ -37,48 +37,82 @@ ORDERS: Final = frozenset(
 """The orders of filters that are known: shuffled, compressed once, then summed, or less."""
 
 
-class ChunkCheck:
-    """Which chunks of one dataset have been found to decode to what they should."""
+class Chunks:
+    """The chunks of one dataset: their bytes, and which were found to decode to their size."""
 
     def __init__(self, dset: Any, file: NDArray[np.uint8]) -> None:
         plist = dset.get_create_plist()
         self._file = file
         self._chunk = plist.get_chunk()
-        self._filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
-        self._nbytes = math.prod(self._chunk) * dset.get_type().get_size()
+        self._filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
+        self._itemsize = dset.get_type().get_size()
+        self._nbytes = math.prod(self._chunk) * self._itemsize
         self.num_rows: int = self._chunk[0]
         """Rows of a chunk."""
-        self.row_nbytes: int = math.prod(dset.shape[1:]) * dset.get_type().get_size()
-        """Bytes of a row of the dataset."""
         extents = zip(dset.shape, self._chunk, strict=True)
         grid = tuple(-(-extent // size) for extent, size in extents)
+        self.hold_whole_rows = self._chunk[1:] == dset.shape[1:]
+        """Whether each chunk holds all values of its rows."""
+        self.deflated = self._filters in ((DEFLATE,), (SHUFFLE, DEFLATE))
+        """Whether `inflate` decodes them."""
         self._is_sound: NDArray[np.bool_] = np.zeros(grid, np.bool_)
 
-    def rows(self, dset: Any, start: int, stop: int) -> str | None:
-        """What is wrong with the chunks that hold some rows; None if nothing is."""
-        first, last = start // self._chunk[0], -(-stop // self._chunk[0])
-        for place in np.argwhere(~self._is_sound[first:last]).tolist():
-            place[0] += first
-            if (fault := self._fault(dset, place)) is not None:
-                return f"chunk {place} {fault}"
-            self._is_sound[tuple(place)] = True
-        return None
+    def raw(self, dset: Any, place: list[int]) -> tuple[NDArray[np.uint8], int]:
+        """A chunk as it is stored, and the mask of the filters that it went without.
 
-    def _fault(self, dset: Any, place: list[int]) -> str | None:
+        Raises:
+            ValueError: if it does not lie within the file.
+        """
         offsets = tuple(number * size for number, size in zip(place, self._chunk, strict=True))
         info = dset.get_chunk_info_by_coord(offsets)
         if info.byte_offset is None or info.byte_offset + info.size > len(self._file):
-            return "does not lie within the file"
-        raw = self._file[info.byte_offset : info.byte_offset + info.size]
+            raise ValueError(f"chunk {place} does not lie within the file")
+        return self._file[info.byte_offset : info.byte_offset + info.size], info.filter_mask
+
+    def inflate(self, raw: NDArray[np.uint8], place: list[int]) -> NDArray[np.uint8]:
+        """The bytes of a deflated chunk; another thread may use HDF5 meanwhile.
+
+        Raises:
+            ValueError: if it does not decode to its size.
+        """
+        stream = zlib.decompressobj()
+        try:
+            found = np.frombuffer(stream.decompress(raw.data, self._nbytes + 1), np.uint8)
+        except zlib.error as error:
+            raise self._misfit(place) from error
+        if len(found) != self._nbytes or not stream.eof:
+            raise self._misfit(place)
+        if self._filters[0] == SHUFFLE:  # all first bytes of the values, all second ones, ...
+            found = np.ascontiguousarray(found.reshape(self._itemsize, -1).T).reshape(-1)
+        return found
+
+    def check(self, dset: Any, start: int, stop: int) -> None:
+        """Looks at the chunks that hold some rows, those that were found sound excepted.
+
+        Raises:
+            ValueError: if one does not decode to its size.
+        """
+        first, last = start // self._chunk[0], -(-stop // self._chunk[0])
+        for place in np.argwhere(~self._is_sound[first:last]).tolist():
+            place[0] += first
+            self._check(place, *self.raw(dset, place))
+            self._is_sound[tuple(place)] = True
+
+    def _check(self, place: list[int], raw: NDArray[np.uint8], mask: int) -> None:
         for number, step in reversed(list(enumerate(self._filters))):
-            if info.filter_mask >> number & 1:  # this chunk went without
+            if mask >> number & 1:
                 continue
             if step == FLETCHER32:
                 raw = raw[: max(0, len(raw) - 4)]
             elif step != SHUFFLE:
-                fits = _DECODES[step](raw.tobytes(), self._nbytes)
-                return None if fits else f"does not decode to its {self._nbytes} bytes"
-        return None if len(raw) == self._nbytes else f"is not of its {self._nbytes} bytes"
+                if not _DECODES[step](raw.tobytes(), self._nbytes):
+                    raise self._misfit(place)
+                return
+        if len(raw) != self._nbytes:
+            raise ValueError(f"chunk {place} is not of its {self._nbytes} bytes")
+
+    def _misfit(self, place: list[int]) -> ValueError:
+        return ValueError(f"chunk {place} does not decode to its {self._nbytes} bytes")
 
 
 def _deflate_fits(raw: bytes, nbytes: int) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardgraph.format import layout
+from shardgraph.shards.compressed import ChunkedColumn
 from shardgraph.shards.group import ShardGroup
-from shardgraph.shards.open import ChunkedColumn, Shard
+from shardgraph.shards.open import Shard
 from shardgraph.shards.pool import ShardPool
 from shardgraph.shards.write import ENDPOINTS_INC, EXPLICIT_INC, NO_INC, NODES_INC
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +15,7 @@ from shardgraph.errors import CorruptShardError
 from shardgraph.format import layout
 from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Schema
-from shardgraph.shards.chunks import ChunkCheck
+from shardgraph.shards.compressed import ChunkedColumn, DecodedChunks
 from shardgraph.shards.filemap import FileMap
 from shardgraph.shards.inspect import Located
 from shardgraph.shards.structure import ShardIndex, open_hdf5, read_index
@@ -27,19 +25,6 @@ Ints: TypeAlias = "NDArray[np.int64]"
 
 SMALL = 8 << 20
 """Bytes up to which a file is read ahead as a whole when it is opened."""
-
-
-_MOST_KEPT = 1 << 18
-"""Bytes of a decoded chunk that is kept until the next is read."""
-
-
-_turn = threading.RLock()
-"""Held by the one thread that uses HDF5 handles, so that no other closes one meanwhile; and by one
-that forks: a child would wait for ever for an import that another thread had begun."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release
-    )
 
 
 def _nothing() -> None:
@@ -90,6 +75,8 @@ class Shard:
             self._check_ends()
         self._want(index)
         self._file: h5py.File | None = None
+        self.decoded = DecodedChunks()
+        """Where its compressed columns keep chunks; the shards of a dataset share one."""
         self.before_use: Callable[[], None] = _nothing
         """Called before the HDF5 handle is used; the handles of other shards may be closed then."""
 
@@ -180,56 +167,6 @@ class Shard:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-class ChunkedColumn:
-    """A compressed column: reads row ranges through h5py, once their chunks are found sound.
-
-    The chunk last read is kept: graphs are mostly read in runs, and h5py takes 200 us a call.
-    """
-
-    def __init__(self, shard: Shard, name: str, located: Located) -> None:
-        self._shard = shard
-        self._name = name
-        self._check: ChunkCheck | None = None
-        self._kept: tuple[int, Array] = 0, np.empty((0, *located.shape[1:]), located.dtype)
-        self.dtype = located.dtype
-        self.shape = located.shape
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(self.shape[0])
-        first, kept = self._kept
-        if not first <= start <= stop <= first + len(kept):
-            first, kept = self._read(start, stop)
-        return kept[start - first : stop - first]
-
-    def _read(self, start: int, stop: int) -> tuple[int, Array]:
-        """Rows that hold the given ones, and the first: of a whole chunk, if it is small."""
-        try:
-            with _turn:
-                dset = self._shard.handle(self._name)
-                if self._check is None:
-                    self._check = ChunkCheck(dset.id, self._shard.map.array)
-                fault = self._check.rows(dset.id, start, stop)
-                if fault is None:
-                    step = self._check.num_rows
-                    first = start // step * step
-                    if stop <= first + step and self._check.row_nbytes * step <= _MOST_KEPT:
-                        self._kept = first, np.asarray(dset[first : first + step])
-                        return self._kept
-                    return start, np.asarray(dset[start:stop])
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
-            raise self._damaged(start, stop, str(error)) from error
-        raise self._damaged(start, stop, fault)
-
-    def _damaged(self, start: int, stop: int, what: str) -> CorruptShardError:
-        return CorruptShardError(
-            f"{self._shard.path}: column {self._name}, rows {start} to {stop} cannot be "
-            f"decompressed: {what}"
-        )
 
 
 def shapes_fit(shapes: Array, rows: Array) -> bool:

@@ -22,6 +22,7 @@ from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest, ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.interrupt import interrupt_waits
+from shardgraph.shards.compressed import DecodedChunks
 from shardgraph.shards.filemap import advise_file
 from shardgraph.shards.group import MAX_MAPS, ShardGroup, structure
 from shardgraph.shards.open import Shard
@@ -88,6 +89,7 @@ class ShardPool:
         self._group_numbers: dict[Hashable, int] = {}
         self._owners: NDArray[np.int64] = np.full(len(self.entries), _UNOPENED, np.int64)
         self._handles: Handles = OrderedDict()
+        self._decoded = DecodedChunks()
         self._tails = Tails(len(self.entries))
 
     @property
@@ -120,6 +122,7 @@ class ShardPool:
                     if shard.index_chunked:
                         keep = partial(_keep_handle, self._handles, number, weakref.ref(shard))
                         shard.before_use = keep
+                        shard.decoded = self._decoded
                     self._shards[number] = shard
         return shard
 
