@@ -62,7 +62,19 @@ def test_a_result_line_says_how_it_came_about(smoke, question):
 @pytest.mark.parametrize(
     ("question", "stores"),
     [
-        ("warm", ["shardgraph", "sqlite", "lmdb", "lmdb-numpy", "pt", "inmemory", "list"]),
+        (
+            "warm",
+            [
+                "shardgraph",
+                "sqlite",
+                "lmdb",
+                "lmdb-numpy",
+                "pt",
+                "inmemory",
+                "list",
+                "shardgraph-gzip",
+            ],
+        ),
         ("workers", ["shardgraph", "sqlite", "lmdb"]),
         ("dropin", ["shardgraph", "sqlite", "lmdb"]),
         ("write", ["shardgraph", "lmdb", "lmdb-numpy"]),

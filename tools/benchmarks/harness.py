@@ -260,7 +260,7 @@ def prepare(options: Options, workload: Workload, count: int, store: str) -> tup
     """
     limit = STORES[store].max_count
     number = count if limit is None else min(count, limit)
-    kind = f"{store}-{options.shard_size}" if store == "shardgraph" else store
+    kind = f"{store}-{options.shard_size}" if store.startswith("shardgraph") else store
     directory = options.data / f"v{FORMAT}-{workload.name}-{number}" / kind
     done = directory.with_name(f"{directory.name}.done")
     if options.rebuild and _remember_rebuilt(directory):

@@ -90,12 +90,14 @@ class ShardGraph(Store):
 
     name = "shardgraph"
     description = "ShardedDataset and GraphLoader"
+    compression: str | None = None
 
     @override
     def write(self, graphs: Iterable[Any], directory: Path) -> None:
         import shardgraph as sg
 
-        with sg.DatasetWriter(directory, shard_size=self.shard_size) as writer:
+        options = {"shard_size": self.shard_size, "compression": self.compression}
+        with sg.DatasetWriter(directory, **options) as writer:
             for data in graphs:
                 writer.write(data)
 
@@ -129,6 +131,14 @@ class ShardGraph(Store):
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
         )
+
+
+class ShardGraphGzip(ShardGraph):
+    """This project, its files compressed."""
+
+    name = "shardgraph-gzip"
+    description = "the same, compressed"
+    compression = "gzip"
 
 
 class OnDisk(Store):
@@ -343,5 +353,8 @@ class LitData(Store):
 
 STORES: dict[str, type[Store]] = {
     store.name: store
-    for store in (ShardGraph, OnDisk, Lmdb, LmdbArrays, Files, InMemory, PlainList, LitData)
+    for store in (
+        *(ShardGraph, OnDisk, Lmdb, LmdbArrays, Files, InMemory, PlainList, LitData),
+        ShardGraphGzip,
+    )
 }
