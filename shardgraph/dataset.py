@@ -251,14 +251,13 @@ class ShardedDataset(Dataset):
 
     def __getitem__(self, idx: Any) -> Any:
         """A graph (int), or a subset (slice, list, tensor, array, mask), as in PyG."""
-        zero_dim = isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0
-        if isinstance(idx, (int, np.integer)) or (zero_dim and idx.dtype not in _BOOLS):
-            idx = int(idx)  # also True and False, as lists take them
-            if not -len(self) <= idx < len(self):
-                raise IndexError(f"graph {idx} of a dataset of {len(self)} graphs")
-            data = self.get(int(self.indices()[idx]))
-            return data if self.transform is None else self.transform(data)
-        return self.index_select(idx)
+        number = _number(idx)
+        if number is None:
+            return self.index_select(idx)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"graph {number} of a dataset of {len(self)} graphs")
+        data = self.get(int(self.indices()[number]))
+        return data if self.transform is None else self.transform(data)
 
     def index_select(self, idx: Any) -> ShardedDataset:
         """The subset at ``idx``: a slice (float ends are fractions), indices, or a bool mask.
@@ -419,11 +418,17 @@ class ShardedDataset(Dataset):
         return self._facts().summary(type(self).__name__)
 
 
-_BOOLS = (np.dtype(bool), torch.bool)
+def _number(idx: Any) -> int | None:
+    """An index of one graph as an int, also True and False, as lists take them; else None."""
+    if isinstance(idx, (int, np.integer)):
+        return int(idx)
+    zero_dim = isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0
+    number = idx.item() if zero_dim else None
+    return number if type(number) is int else None
 
 
 def _positions(idx: Any, size: int) -> NDArray[np.int64]:
-    """Indices or a mask as int64 positions, not negative."""
+    """Indices or a mask as int64 positions, in memory of their own: a caller reuses arrays."""
     if isinstance(idx, Tensor):
         idx = idx.cpu().numpy()
     elif isinstance(idx, Sequence) and not isinstance(idx, str):
@@ -440,5 +445,4 @@ def _positions(idx: Any, size: int) -> NDArray[np.int64]:
         if len(idx) != size:
             raise IndexError(f"a mask of length {len(idx)} for a dataset of {size} graphs")
         idx = np.flatnonzero(idx)
-    positions: NDArray[np.int64] = idx.astype(np.int64, copy=False)
-    return positions
+    return np.array(idx, np.int64)

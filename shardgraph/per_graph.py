@@ -116,6 +116,8 @@ def select(array: NDArray[Any], indices: Sequence[int] | NDArray[np.int64] | Non
     if indices is None:
         return array
     if isinstance(indices, range):
+        if not indices:
+            return array[:0]
         # range(5, -1, -2) ends before the start, which a slice writes as None.
         stop = indices.stop if indices.stop >= 0 else None
         return array[indices.start : stop : indices.step]

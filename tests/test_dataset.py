@@ -156,12 +156,26 @@ def test_a_mask_must_have_the_datasets_length(dataset, length):
 
 @pytest.mark.parametrize(
     "index",
-    ["a", 1.5, None, {1}, torch.tensor([1.0]), np.array(["a"]), [0.5], [[1, 2], [3, 4]]],
+    [
+        *("a", 1.5, None, {1}, torch.tensor([1.0]), np.array(["a"]), [0.5], [[1, 2], [3, 4]]),
+        *(torch.tensor(1.5), np.array(1.5), np.array("3")),
+    ],
     ids=repr,
 )
 def test_other_indices_are_refused(dataset, index):
     with pytest.raises((IndexError, TypeError), match="index a dataset by an int, a slice, or a"):
         dataset[index]
+
+
+@pytest.mark.parametrize("make_index", [np.arange, torch.arange])
+def test_a_subset_does_not_change_with_the_array_it_was_made_from(dataset, make_index):
+    index = make_index(5)
+    subset = dataset[index]
+    again = Subset(dataset, index)
+    loader = sg.GraphLoader(again, batch_size=5)
+    index[:] = 7
+    assert numbers(subset) == [0, 1, 2, 3, 4]
+    assert next(iter(loader)).number.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_positions_beyond_the_subset_are_refused(dataset):
@@ -501,6 +515,8 @@ def test_sizes_and_labels_of_a_slice_are_views(tmp_path, part):
     assert dataset[part].sizes.num_nodes.tolist() == dataset[part].labels.tolist() == expected
     assert np.shares_memory(dataset[part].sizes.num_nodes, dataset.sizes.num_nodes)
     assert np.shares_memory(dataset[part].labels, dataset.labels)
+    nothing = dataset[part][len(expected) :]
+    assert nothing.sizes.num_nodes.tolist() == nothing.labels.tolist() == []
 
 
 def test_sizes_by_type_are_pygs(tmp_path):
