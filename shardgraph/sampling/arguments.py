@@ -9,6 +9,8 @@ import numpy as np
 from shardgraph.sampling.budget import Budget, Limit
 from shardgraph.sampling.sizes import SizesByType, TypeName, type_name
 
+_LARGEST = np.iinfo(np.int64).max
+
 
 def integer(
     name: str, value: SupportsIndex, low: int, high: int | None = None, *, because: str = ""
@@ -40,7 +42,7 @@ def make_budget(
         *_limits("max_edges", max_edges, "num_edges", num_edges),
     ]
     if max_graphs is not None:
-        limits.append(Limit(name="max_graphs", maximum=integer("max_graphs", max_graphs, 1)))
+        limits.append(Limit(name="max_graphs", maximum=_budget("max_graphs", max_graphs)))
     return Budget(tuple(limits))
 
 
@@ -56,7 +58,7 @@ def _limits(
     if sizes is None:
         raise ValueError(f"{name} needs the sizes of the graphs: give {needs}, one number a graph.")
     if not isinstance(maximum, Mapping):
-        yield Limit(name=name, maximum=integer(name, maximum, 1), sizes=sizes.total)
+        yield Limit(name=name, maximum=_budget(name, maximum), sizes=sizes.total)
         return
     if not maximum:
         raise ValueError(f"{name} must name at least one type, got {{}}.")
@@ -66,7 +68,11 @@ def _limits(
             known = ", ".join(map(repr, sizes.by_type)) or "one kind only: give a number"
             raise ValueError(f"{name} names the type {key!r}; the graphs have {known}.")
         each = f"{name}[{kind!r}]"
-        yield Limit(name=each, maximum=integer(each, value, 1), sizes=sizes.by_type[kind])
+        yield Limit(name=each, maximum=_budget(each, value), sizes=sizes.by_type[kind])
+
+
+def _budget(name: str, value: SupportsIndex) -> int:
+    return integer(name, value, 1, _LARGEST)
 
 
 def refuse_oversized(budget: Budget) -> None:

@@ -130,6 +130,7 @@ def next_fit(sizes: NDArray[np.int64], limits: NDArray[np.int64]) -> NDArray[np.
     np.cumsum(sizes, axis=0, out=sums[1:])
     stops = np.full(num, num, np.int64)
     for column, limit in enumerate(limits):
+        limit = min(limit, sums[-1, column])  # what all graphs together meet; the sum below fits
         fit = np.searchsorted(sums[:, column], sums[:-1, column] + limit, side="right") - 1
         np.minimum(stops, fit, out=stops)
     jump = np.maximum(stops, np.arange(1, num + 1)).tolist()
@@ -214,7 +215,7 @@ def pack_pool(
             break
         # As many graphs of the order as fill the batches. The last ones refused are the small ones;
         # where they are many, fewer graphs are dealt, so that what is left has all sizes.
-        room = limits * num_batches
+        room = limits * float(num_batches)  # a limit may be as large as an integer can be
         for _ in range(2):
             cut = max(int((sums <= room).all(axis=1).sum()), num_batches)
             batch_of = deal(sizes[:cut], limits, num_batches)

@@ -89,8 +89,8 @@ def read_draw(
 
     Raises:
         TypeError: If the weights are no real numbers.
-        ValueError: If they are not one finite number from 0 on for each graph, or do not allow
-            ``num_samples``.
+        ValueError: If they are not one finite number from 0 on for each graph, their sum is not
+            finite, or they do not allow ``num_samples``.
     """
     if weights is None:
         if num_samples is not None or not replacement:
@@ -122,12 +122,18 @@ def _weight_array(weights: ArrayLike, num_graphs: int) -> NDArray[np.float64]:
             f"weights must have one number for each of {num_graphs} graphs, got shape "
             f"{array.shape}."
         )
-    array = array.astype(np.float64, copy=False)
+    array = array.astype(np.float64)  # a copy: the plan must not change with the caller's array
     wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(wrong):
         raise ValueError(
             f"weights must be finite and not negative, got {array[wrong[0]]} for graph {wrong[0]}."
         )
+    with np.errstate(over="ignore"):
+        if not np.isfinite(array.sum()):
+            raise ValueError(
+                "weights must have a finite sum, and add up to more than a float64 holds; only "
+                "their proportions count: divide them by the largest."
+            )
     return array
 
 

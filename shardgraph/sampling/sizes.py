@@ -13,6 +13,9 @@ TypeName: TypeAlias = "str | tuple[str, str, str]"
 
 _CHUNK = 1 << 18
 
+_MAX_TOTAL = 1 << 62
+"""Twice as much fits an int64, as packing needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -67,17 +70,21 @@ def read_sizes(
 
     Raises:
         TypeError: If they are not integers.
-        ValueError: If there is not one for each graph, or one is negative.
+        ValueError: If there is not one for each graph, one is negative, or they add up to
+            `_MAX_TOTAL` or more.
     """
     if sizes is None:
         return None
     if not isinstance(sizes, Mapping):
-        return SizesByType(Sizes((_size_array(name, sizes, num_graphs),)), {})
-    by_type = {
-        type_name(key): Sizes((_size_array(f"{name}[{type_name(key)!r}]", each, num_graphs),))
-        for key, each in sizes.items()
-    }
-    parts = tuple(each.parts[0] for each in by_type.values())
+        by_type, parts = {}, (_size_array(name, sizes, num_graphs),)
+    else:
+        by_type = {
+            type_name(key): Sizes((_size_array(f"{name}[{type_name(key)!r}]", each, num_graphs),))
+            for key, each in sizes.items()
+        }
+        parts = tuple(each.parts[0] for each in by_type.values())
+    if sum(float(part.sum(dtype=np.float64)) for part in parts) >= _MAX_TOTAL:
+        raise ValueError(f"{name} must add up to less than {_MAX_TOTAL:,} over all graphs.")
     return SizesByType(Sizes(parts or (np.zeros(num_graphs, np.int64),)), by_type)
 
 

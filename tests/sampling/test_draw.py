@@ -1,5 +1,6 @@
 """Draws by weight: who is drawn, how often, and that it stays so."""
 
+import pickle
 import re
 
 import numpy as np
@@ -136,6 +137,7 @@ def test_skipped_graphs_are_not_drawn():
         ({"weights": ["a", "b", "c"]}, TypeError, "weights must be real numbers"),
         ({"weights": [1, -1, 1]}, ValueError, "not negative, got -1.0 for graph 1"),
         ({"weights": [1, 1, np.inf]}, ValueError, "must be finite and not negative, got inf"),
+        ({"weights": [1e308, 1e308, 1]}, ValueError, "weights must have a finite sum"),
         ({"weights": [1, 1, 0], "replacement": False}, ValueError, "needs num_samples"),
         (
             {"weights": [1, 1, 0], "replacement": False, "num_samples": 3},
@@ -149,6 +151,15 @@ def test_skipped_graphs_are_not_drawn():
 def test_refuses(options, error, match):
     with pytest.raises(error, match=re.escape(match)):
         BatchPlan(3, **{"batch_size": 2, "shuffle": True, **options})
+
+
+def test_a_plan_does_not_change_with_the_array_of_its_weights():
+    weights = np.ones(20)
+    plan = BatchPlan(20, batch_size=20, shuffle="full", weights=weights)
+    before = [batch.tolist() for batch in plan.batches()]
+    weights[:] = 0
+    plan = pickle.loads(pickle.dumps(plan))  # without the draw that it keeps
+    assert [batch.tolist() for batch in plan.batches()] == before
 
 
 def test_states_tell_draws_apart():

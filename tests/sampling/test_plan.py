@@ -211,7 +211,7 @@ class TestTypes:
         [
             ({"max_nodes": {"venue": 3}}, "type 'venue'; the graphs have 'paper', 'author'"),
             ({"max_nodes": {}}, "max_nodes must name at least one type"),
-            ({"max_nodes": {"paper": 0}}, r"max_nodes\['paper'\] must be at least 1, got 0"),
+            ({"max_nodes": {"paper": 0}}, r"max_nodes\['paper'\] must be from 1 to 92.*, got 0"),
             ({"max_nodes": {"paper": 2}, "num_nodes": [1] * 5}, "one kind only: give a number"),
             (
                 {"max_nodes": {"paper": 2}, "num_nodes": {"paper": [1]}},
@@ -222,6 +222,18 @@ class TestTypes:
     def test_refuses(self, limits, match):
         with pytest.raises(ValueError, match=match):
             BatchPlan(5, **{"num_nodes": self.NODES, **limits})
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "window"])
+@pytest.mark.parametrize("limit", [2**62, 2**63 - 1])
+def test_a_budget_that_is_no_limit(shuffle, limit):
+    rng = np.random.default_rng(0)
+    nodes, edges = rng.integers(1, 20, 500), rng.integers(0, 60, 500)
+    options = {"max_nodes": 100, "num_nodes": nodes, "num_edges": edges, "shuffle": shuffle}
+    batches = list(BatchPlan(500, **options, max_edges=limit).batches())
+    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+    assert all(nodes[batch].sum() <= 100 for batch in batches)
+    assert len(batches) == len(BatchPlan(500, **options, max_edges=2**40))
 
 
 class TestOversized:
@@ -286,7 +298,7 @@ class TestOversized:
         ({"batch_size": True}, TypeError, "batch_size must be an integer, got True"),
         ({"max_nodes": 5}, ValueError, "max_nodes needs the sizes of the graphs: give num_nodes"),
         ({"max_edges": 5}, ValueError, "max_edges needs the sizes of the graphs: give num_edges"),
-        ({"max_graphs": 0}, ValueError, "max_graphs must be at least 1, got 0"),
+        ({"max_graphs": 0}, ValueError, "max_graphs must be from 1 to 922337.*, got 0"),
         (
             {"max_nodes": 5, "num_nodes": [1, 2]},
             ValueError,
@@ -297,6 +309,17 @@ class TestOversized:
             {"max_nodes": 5, "num_nodes": [1, -2, 3]},
             ValueError,
             "num_nodes must not be negative, got -2 for graph 1",
+        ),
+        ({"max_graphs": 2**63}, ValueError, "max_graphs must be from 1 to 922337.*, got 92233"),
+        (
+            {"max_nodes": 5, "num_nodes": [2**61, 2**61, 0]},
+            ValueError,
+            "num_nodes must add up to less than 4,611,686,018,427,387,904 over all graphs",
+        ),
+        (
+            {"max_nodes": 5, "num_nodes": {t: np.full(3, 2**60, np.uint64) for t in "ab"}},
+            ValueError,
+            "num_nodes must add up to less than",
         ),
         ({"batch_size": 2, "seed": -1}, ValueError, "seed must be from 0 to 1844674.*, got -1"),
         ({"batch_size": 2, "seed": 2**64}, ValueError, "seed must be from 0 to"),
