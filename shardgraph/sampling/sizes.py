@@ -75,14 +75,14 @@ def read_sizes(
     """
     if sizes is None:
         return None
-    if not isinstance(sizes, Mapping):
-        by_type, parts = {}, (_size_array(name, sizes, num_graphs),)
-    else:
-        by_type = {
-            type_name(key): Sizes((_size_array(f"{name}[{type_name(key)!r}]", each, num_graphs),))
-            for key, each in sizes.items()
-        }
+    by_type: dict[str, Sizes] = {}
+    if isinstance(sizes, Mapping):
+        for key, each in sizes.items():
+            kind = type_name(key)
+            by_type[kind] = Sizes((_size_array(f"{name}[{kind!r}]", each, num_graphs),))
         parts = tuple(each.parts[0] for each in by_type.values())
+    else:
+        parts = (_size_array(name, sizes, num_graphs),)
     if sum(float(part.sum(dtype=np.float64)) for part in parts) >= _MAX_TOTAL:
         raise ValueError(f"{name} must add up to less than {_MAX_TOTAL:,} over all graphs.")
     return SizesByType(Sizes(parts or (np.zeros(num_graphs, np.int64),)), by_type)
