@@ -121,7 +121,7 @@ def _why_per_graph(dataset: ShardedDataset, exclude_keys: Sequence[str]) -> str 
     if _has_other_rules(dataset):
         return f"{dataset.data_cls} may have other rules than the graphs were written with"
     if not batches_from_columns(dataset.schema, frozenset(exclude_keys)):
-        return "the schema has sparse, indexed or varying attributes"
+        return "the schema has sparse, indexed or varying attributes, or increments of their own"
     return None
 
 

@@ -117,6 +117,48 @@ def test_varying_shapes_batch_as_in_pyg(tmp_path):
     assert_same(Batch.from_data_list(graphs), loaded(dataset))
 
 
+@pytest.fixture
+def default_dtype():
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
+def test_floats_batch_in_the_default_dtype(tmp_path, default_dtype, name):
+    graphs = [Data(z=z, z_index=z, num_nodes=2) for z in (0.1, 1e300, -1e39, 70000.0, 0.0)]
+    default_dtype(getattr(torch, name))
+    assert_same(Batch.from_data_list(graphs), loaded(written(tmp_path, graphs)))
+
+
+class Numbered(Data):
+    """Increments that differ from row to row, or give an attribute another shape."""
+
+    def __inc__(self, key, value, *args, **kwargs):
+        if key == "pair":
+            return torch.tensor([self.num_nodes, 10 * self.num_nodes])
+        if key == "grows":
+            return torch.tensor([[1], [self.num_nodes]])
+        return super().__inc__(key, value, *args, **kwargs)
+
+
+def test_increments_of_another_shape_than_rows_batch_as_in_pyg(tmp_path):
+    homogeneous = [
+        Numbered(pair=torch.tensor([0, 1]), grows=torch.zeros(1, 2, dtype=torch.int64), num_nodes=n)
+        for n in (3, 0, 2)
+    ]
+    typed = []
+    for n in (3, 1, 2):
+        data = HeteroData({"a": {"num_nodes": n}, "b": {"num_nodes": n + 1}})
+        data["a", "to", "b"].edge_index = torch.stack([torch.arange(n), torch.arange(n) + 1])
+        data["a", "to", "b"].one_index = torch.arange(n)
+        data["a", "to", "b"].row_index = torch.arange(n).view(1, n)
+        typed.append(data)
+    for place, graphs in enumerate((homogeneous, typed)):
+        dataset = written(tmp_path / str(place), graphs)
+        assert_same(Batch.from_data_list(graphs), loaded(dataset))
+
+
 def test_sparse_tensors_with_dense_dimensions(tmp_path):
     graphs = []
     for n in SIZES:

@@ -33,8 +33,9 @@ Unpack: TypeAlias = "Callable[[Views], tuple[Any, Any, Any]]"
 def batches_from_columns(schema: Schema, exclude_keys: frozenset[str] = frozenset()) -> bool:
     """Whether PyG's batch of such graphs, without the excluded attributes, needs columns alone.
 
-    Sparse tensors, ``Index`` and ``EdgeIndex``, tensors of varying shape and lists that PyG does
-    not look into are joined by PyG's own code, from the graphs.
+    Sparse tensors, ``Index`` and ``EdgeIndex``, tensors of varying shape, lists that PyG does not
+    look into, and what ``__inc__`` gives a number each row or another shape are joined by PyG's own
+    code, from the graphs.
     """
     return all(
         _from_columns(attribute, top=True)
@@ -46,7 +47,7 @@ def batches_from_columns(schema: Schema, exclude_keys: frozenset[str] = frozense
 
 def _from_columns(attribute: Attribute, *, top: bool) -> bool:
     if attribute.column is not None:
-        return attribute.column.row_shape is not None
+        return attribute.column.row_shape is not None and _increments_fit(attribute.column)
     if attribute.kind == "num_nodes":
         return top
     if attribute.kind == "dict":
@@ -56,6 +57,16 @@ def _from_columns(attribute: Attribute, *, top: bool) -> bool:
             item.kind == "tensor" and _from_columns(item, top=False) for item in attribute.items
         )
     return False
+
+
+def _increments_fit(column: Column) -> bool:
+    """Whether what ``__inc__`` gives is the same for all rows of a graph and keeps their shape."""
+    extents = [*(column.row_shape or ())]
+    extents.insert(along(column), 1)
+    shape = column.inc_shape
+    return len(shape) <= len(extents) and all(
+        inc in {1, extent} for inc, extent in zip(shape[::-1], extents[::-1], strict=False)
+    )
 
 
 class Batcher:
@@ -236,15 +247,19 @@ class _Leaf:
         self, selection: Selection, out: NDArray[Any], dtype: str, add: NDArray[np.int64] | None
     ) -> None:
         target = out.transpose(self.rows_first) if self.dim else out
-        if add is None:
-            selection.column(self.column.name, target)
-            return
-        rows_first = _rows_first(add, self.column, self.dim)
-        if dtype in INTEGERS:
+        rows_first = None if add is None else _rows_first(add, self.column, self.dim)
+        if self.is_number and dtype != self.column.dtype:  # Python's floats, in torch's default
+            stored = np.empty(out.shape, np.float64)
+            selection.column(self.column.name, stored)
+            _as_torch(target, dtype).copy_(torch.from_numpy(stored))
+        elif rows_first is None or dtype in INTEGERS:
             selection.column(self.column.name, target, rows_first)
             return
+        else:
+            selection.column(self.column.name, target)
+        if rows_first is None:
+            return
         # Floats: rounded by torch itself, graph by graph, as PyG does.
-        selection.column(self.column.name, target)
         tensor = _as_torch(target, dtype)
         ptr = selection.column_rows(self.column.name).ptr.tolist()
         for place, (start, stop) in enumerate(itertools.pairwise(ptr)):
@@ -275,13 +290,7 @@ def _rows_first(incs: NDArray[np.int64], column: Column, dim: int) -> NDArray[np
     if not column.inc_shape:
         return incs.reshape(len(incs), *[1] * (ndim - 1))
     padded = incs.reshape(len(incs), *[1] * (ndim - len(column.inc_shape)), *column.inc_shape)
-    moved = np.moveaxis(padded, 1 + dim, 1)
-    if moved.shape[1] != 1:
-        raise ValueError(
-            f"column {column.name!r}: __inc__ of shape {column.inc_shape} differs along the "
-            "dimension that is joined; pass the attribute in exclude_keys"
-        )
-    return moved[:, 0]
+    return np.moveaxis(padded, 1 + dim, 1)[:, 0]
 
 
 def _unpack_leaf(views: Views) -> tuple[Any, Any, Any]:
