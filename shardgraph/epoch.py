@@ -23,6 +23,7 @@ class Progress:
         self._before = 0  # steps taken in the epoch before it was resumed, by however many ranks
         self._next = (0, 0, 0)
         self._under_way = False
+        self._items: weakref.ref[Iterator[Any]] | None = None
 
     def choose(self, epoch: int, cursor: int, before: int = 0) -> None:
         """Settles where the next epoch begins; ``before`` steps of it were taken already."""
@@ -30,6 +31,7 @@ class Progress:
         self.epoch, self.cursor, self._before = self._next
         self.delivered = 0
         self._under_way = False
+        self._items = None
 
     def set_epoch(self, epoch: int) -> None:
         """Settles which epoch is the next; a resumed one still goes on from where it was."""
@@ -58,15 +60,27 @@ class Progress:
         """Batches of the epoch that this rank was given, those before a resume included."""
         return self._before + self.delivered
 
+    def read_from(self, items: Iterator[Any]) -> None:
+        """Settles which iterator the epoch's batches come from: an older one may be read on."""
+        self._items = weakref.ref(items)
+
+    def deliver(self, items: Iterator[Any] | None) -> None:
+        """Counts a batch that came from an iterator, if that is the epoch's."""
+        self.delivered += self._is_read_from(items)
+
     def hand_out(self) -> None:
         """Counts a batch that is about to be read."""
         self.handed_out += 1
         if self.ahead is not None:
             self.ahead.advance(self.handed_out)
 
-    def end(self) -> None:
-        """Ends the epoch."""
-        self._under_way = False
+    def end(self, items: Iterator[Any] | None) -> None:
+        """Ends the epoch, if the iterator is the epoch's."""
+        if self._is_read_from(items):
+            self._under_way = False
+
+    def _is_read_from(self, items: Iterator[Any] | None) -> bool:
+        return items is not None and self._items is not None and self._items() is items
 
     def num_batches(self, plan: BatchPlan) -> int:
         """Batches of the epoch under way, or else of the next; those before a resume included."""
@@ -114,6 +128,7 @@ class Epoch:
         self._items: Iterator[Any] | None = items
         self._check_files = check_files  # None: there are no workers
         self._progress = progress
+        progress.read_from(items)
         self._convert = convert
         self._stop_ahead = None if ahead is None else weakref.finalize(self, ahead.close)
 
@@ -126,7 +141,7 @@ class Epoch:
         try:
             item = next(self._items)
         except StopIteration:
-            self._progress.end()
+            self._progress.end(self._items)
             self.close()
             raise
         except BaseException as error:
@@ -140,7 +155,7 @@ class Epoch:
                 self._check_files()
             raise error  # noqa: TRY201  # a bare one would bring the frames back
         item = self._convert(item)
-        self._progress.delivered += 1
+        self._progress.deliver(self._items)
         return item
 
     def close(self) -> None:

@@ -459,6 +459,23 @@ def test_a_state_counts_batches_delivered_not_read(dataset):
     assert seen + rest == orders(sg.GraphLoader(dataset, 2, shuffle=True))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_is_of_the_iterator_begun_last(dataset, num_workers):
+    loader = sg.GraphLoader(dataset, 5, num_workers=num_workers)
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    next(newer)
+    expected = loader.state_dict()
+    assert (expected["epoch"], expected["cursor"]) == (1, 1)
+    assert len(list(older)) == len(loader) - 1
+    assert loader.state_dict() == expected
+    loader.load_state_dict(expected)
+    next(newer)
+    assert loader.state_dict() == expected
+    assert len(list(loader)) == len(loader) - 1
+
+
 def test_a_state_of_another_loader_is_refused(dataset):
     state = sg.GraphLoader(dataset, 2, shuffle=True, seed=1).state_dict()
     for other, what in (
