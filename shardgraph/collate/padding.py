@@ -21,6 +21,7 @@ from shardgraph.collate.buffer import Allocate, ordinary_memory
 from shardgraph.collate.packed import PackedBatch, Packing, Views
 from shardgraph.format.layout import GRAPH_AXIS
 from shardgraph.format.schema import Attribute, Schema
+from shardgraph.sampling.arguments import integer
 from shardgraph.shards.gather import Rows, Selection
 from shardgraph.shards.open import Shard
 from shardgraph.shards.write import EXPLICIT_INC, NO_INC
@@ -64,12 +65,9 @@ class StaticShape:
         edge_axes = {store.key: str(store.edge_axis) for store in schema.edge_stores}
         nodes = _by_axis("max_nodes", max_nodes, node_axes, by_type=schema.is_hetero)
         edges = _by_axis("max_edges", max_edges, edge_axes, by_type=schema.is_hetero)
-        for name, least in (("max_graphs", max_graphs), ("max_nodes", min(nodes.values()))):
-            if least < 2:
-                raise ValueError(
-                    f"pad=True keeps one of {name} for padding, so it must be at least 2, got "
-                    f"{least}"
-                )
+        limits = [("max_graphs", max_graphs), *(("max_nodes", limit) for limit in nodes.values())]
+        for name, limit in limits:
+            integer(name, limit, 2, because=", since pad=True keeps one for padding")
         return cls(num_graphs=max_graphs, rows={**nodes, **edges})
 
 

@@ -221,7 +221,7 @@ def test_types_need_a_budget_each(tmp_path):
         ({"max_nodes": {"a": 9}}, "needs max_nodes for every type, as a dict; missing: b"),
         ({"max_nodes": 20}, "needs max_nodes for every type, as a dict; missing: a, b"),
         ({"max_edges": {"b__to__b": 3}}, "needs max_edges for every type.*missing: a__to__b"),
-        ({"max_nodes": {"a": 9, "b": 1}}, "one of max_nodes for padding, .* at least 2, got 1"),
+        ({"max_nodes": {"a": 9, "b": 1}}, "max_nodes must be at least 2, since pad=True .*, got 1"),
     ):
         with pytest.raises(ValueError, match=match):
             sg.GraphLoader(dataset, **{**TYPED, **change}, pad=True)
@@ -235,7 +235,8 @@ def test_types_need_a_budget_each(tmp_path):
     [
         ({"batch_size": 4}, "give all three; missing: max_nodes, max_edges, max_graphs"),
         ({**SHAPE, "max_graphs": None}, "give all three; missing: max_graphs"),
-        ({**SHAPE, "max_graphs": 1}, "one of max_graphs for padding, .* at least 2, got 1"),
+        ({**SHAPE, "max_graphs": 1}, "max_graphs must be at least 2, since pad=True .*, got 1"),
+        ({**SHAPE, "max_nodes": 1}, "max_nodes must be at least 2, since pad=True .*, got 1"),
         ({**SHAPE, "max_nodes": {"a": 3}}, "max_nodes is one number for graphs without types"),
         ({**SHAPE, "oversized": "alone"}, "cannot fill up a batch over budget"),
         ({**SHAPE, "batch_size": 4}, "got both"),
@@ -244,6 +245,22 @@ def test_types_need_a_budget_each(tmp_path):
 def test_refused_options(dataset, options, match):
     with pytest.raises(ValueError, match=match):
         sg.GraphLoader(dataset, **options, pad=True)
+
+
+@pytest.mark.parametrize("value", [9.5, "9", True])
+@pytest.mark.parametrize("name", ["max_nodes", "max_graphs"])
+def test_refused_types_of_options(dataset, name, value):
+    with pytest.raises(TypeError, match=rf"{name} must be an integer, got {value!r}"):
+        sg.GraphLoader(dataset, **{**SHAPE, name: value}, pad=True)
+
+
+def test_graphs_without_any_type_are_filled_up(tmp_path):
+    data = HeteroData()
+    data.y = torch.ones(1)
+    shape = {"max_nodes": 5, "max_edges": 5, "max_graphs": 4}
+    (batch,) = sg.GraphLoader(write(tmp_path, [data] * 3), **shape, pad=True)
+    assert batch.y.tolist() == [1, 1, 1, 0]
+    assert batch.graph_mask.tolist() == [True, True, True, False]
 
 
 class Counting(Data):
@@ -270,7 +287,11 @@ def test_refused_attributes(tmp_path, data, key, match):
 
 
 def test_refused_per_graph_batches(dataset):
-    transformed = sg.ShardedDataset(dataset.root, transform=keep_real)
+    transformed = sg.ShardedDataset(dataset.root)
+    loader = sg.GraphLoader(transformed, **SHAPE, pad=True)
+    transformed.transform = keep_real
+    with pytest.raises(ValueError, match=r"but the dataset has a transform, so .* batch_transform"):
+        next(iter(loader))
     with pytest.raises(ValueError, match=r"but the dataset has a transform, so .* batch_transform"):
         sg.GraphLoader(transformed, **SHAPE, pad=True)
 
