@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,16 +38,19 @@ class Collator:
         self,
         dataset: ShardedDataset,
         *,
-        follow_batch: tuple[str, ...],
-        exclude_keys: tuple[str, ...],
+        follow_batch: Iterable[str],
+        exclude_keys: Iterable[str],
         batch_transform: Callable[[Any], Any] | None,
         most_on_their_way: int,
         shape: StaticShape | None = None,
         unmap_after: int | None = None,
     ) -> None:
+        for name, keys in (("follow_batch", follow_batch), ("exclude_keys", exclude_keys)):
+            if isinstance(keys, str):
+                raise TypeError(f"{name} is a list of names, got {keys!r}: give [{keys!r}]")
         self._most_on_their_way = most_on_their_way
-        self._follow = follow_batch
-        self._exclude = exclude_keys
+        self._follow = tuple(follow_batch)
+        self._exclude = tuple(exclude_keys)
         self._transform = batch_transform
         self._schema = dataset.schema
         self._data_cls = dataset.data_cls
@@ -56,15 +59,19 @@ class Collator:
         self._memory = ReusedMemory()
         self._unmap_after = unmap_after
         self._since_unmapped = 0
-        if reason := _why_per_graph(dataset, exclude_keys):
-            if shape is not None:
-                raise ValueError(
-                    f"pad=True fills up batches made from columns, but {reason}, so that they are "
-                    "made graph by graph; a batch_transform would do"
-                )
-            logger.info("batches are made graph by graph, since %s", reason)
-            self._per_graph = Collater(None, list(follow_batch), list(exclude_keys))
-        self._padding = None if shape is None else dataset.padding(shape, exclude_keys)
+        self._pads = shape is not None
+        if reason := _why_per_graph(dataset, self._exclude):
+            self._read_per_graph(reason)
+        self._padding = None if shape is None else dataset.padding(shape, self._exclude)
+
+    def _read_per_graph(self, reason: str) -> None:
+        if self._pads:
+            raise ValueError(
+                f"pad=True fills up batches made from columns, but {reason}, so that they are "
+                "made graph by graph; a batch_transform would do"
+            )
+        logger.info("batches are made graph by graph, since %s", reason)
+        self._per_graph = Collater(None, list(self._follow), list(self._exclude))
 
     @property
     def batcher(self) -> Batcher:
@@ -93,6 +100,8 @@ class Collator:
         if self._unmap_after is not None and self._since_unmapped > self._unmap_after:
             self._since_unmapped = 0
             dataset.unmap_pages()
+        if self._per_graph is None and dataset.transform is not None:  # given since
+            self._read_per_graph("the dataset has a transform")
         if self._per_graph is not None:
             batch = self._per_graph(dataset.__getitems__(positions.tolist()))
         else:

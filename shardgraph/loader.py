@@ -163,8 +163,8 @@ class GraphLoader(DataLoader[Any]):
         self._digest: str | None = None
         self._collator = Collator(
             dataset,
-            follow_batch=tuple(follow_batch or ()),
-            exclude_keys=tuple(exclude_keys or ()),
+            follow_batch=follow_batch or (),
+            exclude_keys=exclude_keys or (),
             batch_transform=batch_transform,
             most_on_their_way=num_workers * (prefetch_factor or 2) + 2,
             shape=shape,

@@ -325,6 +325,12 @@ def test_a_transform_applies_to_each_graph_read(root, graphs):
         assert_same(expected, batch)
 
 
+def test_a_transform_may_be_given_after_the_loader_was_made(dataset):
+    loader = sg.GraphLoader(dataset, batch_size=5)
+    dataset.transform = negative
+    assert next(iter(loader)).number.tolist() == [0, -1, -2, -3, -4]
+
+
 # Projections and classes -------------------------------------------------------------------------
 
 

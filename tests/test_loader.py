@@ -86,6 +86,12 @@ def test_follow_batch_and_exclude_keys(dataset, graphs, num_workers):
     check_batches(graphs, batches, **OPTIONS)
 
 
+@pytest.mark.parametrize("name", ["follow_batch", "exclude_keys"])
+def test_one_name_is_no_list_of_names(dataset, name):
+    with pytest.raises(TypeError, match=rf"{name} is a list of names, got 'x': give \['x'\]"):
+        sg.GraphLoader(dataset, 5, **{name: "x"})
+
+
 def test_what_is_excluded_is_not_read(tmp_path):
     graphs = [Data(x=torch.zeros(2, 1), y=torch.ones(1)) for _ in range(4)]
     dataset = sg.ShardedDataset(write(tmp_path, graphs, "1MB"))
