@@ -162,11 +162,18 @@ class PackedBatches:
         order = self._orders.get(epoch)
         assert isinstance(order, WindowOrder)
         stop = 0
+        unused: list[int] = []  # windows whose graphs are all in batches of the next one
         for window, (_, ptr) in enumerate(self._pools(epoch)):
-            stop += len(ptr) - 1
             last = window == order.num_windows - 1
-            if stop > start:
-                yield Window(order.ranges(window), stop, last)
+            if len(ptr) == 1 and not last:
+                unused.append(window)
+                continue
+            if stop + len(ptr) - 1 > start:
+                for each in unused:
+                    yield Window(order.ranges(each), stop, last=False)
+                yield Window(order.ranges(window), stop + len(ptr) - 1, last)
+            stop += len(ptr) - 1
+            unused = []
 
     def _graph_counts(self, epoch: int) -> NDArray[np.int32]:
         """Return the number of graphs of each batch of the epoch last asked for."""

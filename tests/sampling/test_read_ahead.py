@@ -47,6 +47,19 @@ def test_everything_is_announced_before_it_is_needed(order, batching, world_size
         assert number == len(batches) == plan.num_batches(1, cursor)
 
 
+def test_a_window_that_is_packed_with_the_last_is_announced_too():
+    sizes = {"max_nodes": 40, "num_nodes": NODES[:300]}
+    plan = BatchPlan(300, **sizes, shuffle="window", nbytes=300 * (1 << 19) // 2)
+    assert plan.window_size == 256
+    windows = list(plan.read_ahead())
+    assert [item.batches for item in windows] == [0, len(plan)]
+    assert announced(windows[0].ranges) | announced(windows[1].ranges) == set(range(300))
+    rest = list(plan.read_ahead(0, 10))
+    assert [item.batches for item in rest] == [0, len(plan) - 10]
+    assert [item.ranges.tolist() for item in rest] == [item.ranges.tolist() for item in windows]
+    assert list(plan.read_ahead(0, len(plan))) == []
+
+
 def announced_before(plan, cursor):
     return (
         {graph for item in plan.read_ahead(1) for graph in announced(item.ranges)}
