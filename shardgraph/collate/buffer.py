@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shardgraph.collate.shared import SharedBlock, can_share
-from shardgraph.format.layout import COMPLEX, STORAGE
+from shardgraph.format.layout import COMPLEX, RAW_BITS, STORAGE
 from shardgraph.format.packed import Field
 
 ITEMSIZE: Final = {
@@ -22,6 +25,9 @@ ITEMSIZE: Final = {
 
 TORCH: Final = {name: getattr(torch, name) for name in STORAGE if hasattr(torch, name)}
 """Torch's dtype, by logical dtype."""
+
+_NUMPY: Final = {name: np.dtype(name) for name in STORAGE.keys() - RAW_BITS - {"complex32"}}
+"""NumPy's dtype, by logical dtype, where it has one."""
 
 CPU: Final = torch.device("cpu")
 
@@ -54,12 +60,31 @@ def shared_memory(nbytes: int, *, keep: int) -> Memory:
     return Memory(tensor, tensor)
 
 
-def view(storage: Any, start: int, field: Field, device: torch.device) -> Tensor:
-    """The tensor of a field, in a storage whose buffer starts at byte ``start``.
+def tensors_over(buffer: Tensor, *, pinned: bool = False) -> Callable[[Field], Tensor]:
+    """What gives the tensor of a field of a buffer: uint8 [nbytes], page-locked if ``pinned``.
 
     It is no view in torch's sense: it has a version counter of its own, so writing to one tensor of
-    a batch in place does not disturb autograd's use of another.
+    a batch in place does not disturb autograd's use of another. In ordinary memory it has a storage
+    of its own, too, so that torch saves, pickles and resizes it by itself. Torch's allocators of
+    device and page-locked memory tell by the storage what is in use; there the tensors share it.
     """
+    if buffer.device.type == "cpu" and not pinned:
+        return partial(_apart, buffer.numpy())
+    return partial(_within, buffer.untyped_storage(), int(buffer.storage_offset()), buffer.device)
+
+
+def _apart(memory: NDArray[np.uint8], field: Field) -> Tensor:
+    name, shape, offset = field
+    if 0 in shape:  # its place is that of the next field
+        return torch.empty(shape, dtype=TORCH[name])
+    dtype = _NUMPY.get(name)
+    if dtype is not None:
+        return torch.from_numpy(np.ndarray(shape, dtype, memory, offset))
+    rest = memory[offset : offset + math.prod(shape) * ITEMSIZE[name]]
+    return _within(torch.from_numpy(rest).untyped_storage(), 0, CPU, Field(name, shape, 0))
+
+
+def _within(storage: Any, start: int, device: torch.device, field: Field) -> Tensor:
     name, shape, offset = field
     strides: tuple[int, ...] = (1,)
     for extent in shape[:0:-1]:

@@ -14,17 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shardgraph.collate.buffer import CPU, TORCH, Allocate, view
+from shardgraph.collate.buffer import TORCH, Allocate, tensors_over
 from shardgraph.format.packed import BufferLayout, Field
 
 
 class Crossing:
     """An object on its way to another process: one block of bytes and a pickle of the rest."""
 
-    __slots__ = ("_buffer", "_fields", "_pickle", "_sent")
+    __slots__ = ("_buffer", "_fields", "_pickle", "_pinned", "_sent")
 
-    def __init__(self, buffer: Tensor, fields: list[Any], rest: bytes, *, sent: Any = None) -> None:
+    def __init__(
+        self,
+        buffer: Tensor,
+        fields: list[Any],
+        rest: bytes,
+        *,
+        sent: Any = None,
+        pinned: bool = False,
+    ) -> None:
         self._buffer = buffer
+        self._pinned = pinned
         self._sent = buffer if sent is None else sent
         self._fields = fields
         self._pickle = rest
@@ -37,19 +46,21 @@ class Crossing:
         pickler.dump(value)
         memory = allocate(pickler.layout.nbytes)
         buffer = memory.tensor
-        storage, start = buffer.untyped_storage(), int(buffer.storage_offset())
+        tensor_of = tensors_over(buffer)
         for tensor, field in zip(pickler.tensors, pickler.layout.fields, strict=False):
-            view(storage, start, field, CPU).copy_(tensor)
+            tensor_of(field).copy_(tensor)
         fields = [tuple(field) for field in pickler.layout.fields]
         return cls(buffer, fields, file.getvalue(), sent=memory.sent)
 
     def unpack(self) -> Any:
         """The object again, its tensors views of the block."""
-        return _Unpickler(io.BytesIO(self._pickle), self._buffer, self._fields).load()
+        tensor_of = tensors_over(self._buffer, pinned=self._pinned)
+        tensors = [tensor_of(Field(*field)) for field in self._fields]
+        return _Unpickler(io.BytesIO(self._pickle), tensors).load()
 
     def pin_memory(self) -> Any:
         """The object with its block in page-locked memory."""
-        return Crossing(self._buffer.pin_memory(), self._fields, self._pickle)
+        return Crossing(self._buffer.pin_memory(), self._fields, self._pickle, pinned=True)
 
     def __reduce__(self) -> Any:
         return Crossing, (self._sent, self._fields, self._pickle)
@@ -86,10 +97,9 @@ def _is_plain(value: Tensor) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, buffer: Tensor, fields: list[Any]) -> None:
+    def __init__(self, file: Any, tensors: list[Tensor]) -> None:
         super().__init__(file)
-        storage, start = buffer.untyped_storage(), int(buffer.storage_offset())
-        self._tensors = [view(storage, start, Field(*field), CPU) for field in fields]
+        self._tensors = tensors
 
     def persistent_load(self, number: Any) -> Tensor:
         found: Tensor = self._tensors[number]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
-from shardgraph.collate.buffer import CPU, ITEMSIZE, Allocate, view
+from shardgraph.collate.buffer import ITEMSIZE, Allocate, tensors_over
 from shardgraph.format.layout import COMPLEX, STORAGE
 from shardgraph.format.packed import BufferLayout, Field
 from shardgraph.shards.gather import Selection
@@ -36,7 +36,7 @@ class PackedBatch:
     device, the rest what PyG keeps on the CPU (slices and increments).
     """
 
-    __slots__ = ("_batcher", "_sent", "buffer", "device_nbytes", "host", "record")
+    __slots__ = ("_batcher", "_sent", "buffer", "device_nbytes", "host", "is_pinned", "record")
 
     def __init__(
         self,
@@ -45,9 +45,11 @@ class PackedBatch:
         batcher: Unpacker | None = None,
         *,
         sent: Any = None,
+        pinned: bool = False,
     ) -> None:
         self.buffer = buffer
         self.host = buffer
+        self.is_pinned = pinned
         self._sent = buffer if sent is None else sent
         self.record = record
         self.device_nbytes = record.device_nbytes
@@ -58,11 +60,6 @@ class PackedBatch:
         """Size of the buffer."""
         return self.host.numel()
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the buffer is page-locked memory."""
-        return self.host.is_pinned()
-
     def attach(self, batcher: Unpacker) -> PackedBatch:
         """Gives a batch that came from another process the batcher that can unpack it."""
         self._batcher = batcher
@@ -70,7 +67,7 @@ class PackedBatch:
 
     def pin_memory(self) -> PackedBatch:
         """The same batch in page-locked memory: one block."""
-        return PackedBatch(self.host.pin_memory(), self.record, self._batcher)
+        return PackedBatch(self.host.pin_memory(), self.record, self._batcher, pinned=True)
 
     def to(self, device: Any, non_blocking: bool = False) -> PackedBatch:
         """The same batch on a device: one transfer."""
@@ -79,14 +76,15 @@ class PackedBatch:
 
     def moved(self, buffer: Tensor) -> PackedBatch:
         """The same batch whose first ``device_nbytes`` bytes have been copied to ``buffer``."""
-        packed = PackedBatch(self.host, self.record, self._batcher)
+        packed = PackedBatch(self.host, self.record, self._batcher, pinned=self.is_pinned)
         packed.buffer = buffer
         return packed
 
     def unpack(self) -> BaseData:
         """The PyG ``Batch``, its tensors views of the buffer.
 
-        Graph-level attributes own their memory, so that keeping one does not keep the buffer.
+        Graph-level attributes own their memory, so that keeping one does not keep the buffer. On a
+        device or page-locked, the others share one storage: ``torch.save`` takes ``batch.clone()``.
         """
         if self._batcher is None:
             raise RuntimeError("this batch came from another process; call attach() first")
@@ -202,14 +200,11 @@ class Views:
         "_kept",
         "_numbers",
         "_objects",
+        "_on_host",
         "arange",
-        "device",
-        "device_start",
-        "device_storage",
-        "host_start",
-        "host_storage",
         "num_graphs",
         "record",
+        "tensor_of",
         "zeros",
     )
 
@@ -217,11 +212,8 @@ class Views:
         record = packed.record
         self.record = record
         self.num_graphs = record.num_graphs
-        self.device_storage = packed.buffer.untyped_storage()
-        self.device_start = int(packed.buffer.storage_offset())
-        self.host_storage = packed.host.untyped_storage()
-        self.host_start = int(packed.host.storage_offset())
-        self.device = packed.buffer.device
+        self._on_host = tensors_over(packed.host, pinned=packed.is_pinned)
+        self.tensor_of = tensors_over(packed.buffer, pinned=packed.is_pinned)
         self.arange, self.zeros = _constants(record.num_graphs)
         self._numbers = iter(record.numbers)
         self._objects = iter(record.objects)
@@ -237,14 +229,12 @@ class Views:
 
     def tensor(self, number: int) -> Tensor:
         """A tensor that moved with the batch. It has a version counter of its own."""
-        field = self.record.fields[number]
-        return view(self.device_storage, self.device_start, field, self.device)
+        return self.tensor_of(self.record.fields[number])
 
     def kept(self, number: int, default: Tensor) -> Tensor:
         """An int64 tensor that stays on the CPU; equal ones are shared."""
         if number < 0:
             return default
         if number not in self._kept:
-            field = self.record.kept[number]
-            self._kept[number] = view(self.host_storage, self.host_start, field, CPU)
+            self._kept[number] = self._on_host(self.record.kept[number])
         return self._kept[number]
