@@ -409,7 +409,9 @@ class ShardedDataset(Dataset):
             ys += [data.y for data in labels.__getitems__(range(start, stop))]
         if not ys:
             return None
-        return torch.cat(ys, dim=0) if isinstance(ys[0], Tensor) else torch.as_tensor(ys)
+        if isinstance(ys[0], Tensor):
+            return torch.cat([torch.atleast_1d(y) for y in ys])
+        return torch.as_tensor(ys)
 
     def get_summary(self) -> Any:
         """PyG's summary of graph sizes, from the manifest; of a subset, from ptr."""
