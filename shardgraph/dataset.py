@@ -15,7 +15,7 @@ from torch_geometric.data import Dataset
 from torch_geometric.data.data import BaseData
 
 from shardgraph.atomic import digest128
-from shardgraph.collate import GraphDecoder, Padding, StaticShape, known_class
+from shardgraph.collate import GraphDecoder, Padding, StaticShape, graph_class
 from shardgraph.errors import FormatError
 from shardgraph.facts import Facts
 from shardgraph.format.layout import MANIFEST_NAME
@@ -23,6 +23,7 @@ from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
 from shardgraph.format.splits import unpack_split
 from shardgraph.format.statistics import Statistics
+from shardgraph.indexing import as_number, choose, id_ranges, ids_at
 from shardgraph.per_graph import GraphSizes, read_labels, read_sizes, select
 from shardgraph.processing import build, is_current
 from shardgraph.shards.advise import Advisor, FaultWatch, sorted_ranges
@@ -56,6 +57,7 @@ class ShardedDataset(Dataset):
 
     Raises:
         FormatError: if there is no dataset at ``root``, or it cannot be read.
+        TypeError: if the graphs cannot be of class ``data_cls``.
 
     Example:
         >>> import tempfile, torch, shardgraph as sg
@@ -105,9 +107,7 @@ class ShardedDataset(Dataset):
         self.manifest = self._read_manifest(directory)
         check_claims(directory, self.manifest.shards)
         self.keys = None if keys is None else frozenset(keys)
-        self.data_cls = (
-            known_class(self.manifest.schema.data_class) if data_cls is None else data_cls
-        )
+        self.data_cls = graph_class(self.manifest.schema, data_cls)
         self.schema: Schema = self.manifest.schema.select(self.keys)
         self._pool = ShardPool(directory, self.manifest, self.schema)
         self._start_fresh()
@@ -198,42 +198,19 @@ class ShardedDataset(Dataset):
 
         Returns the number of bytes asked for: 0 if the graphs are found to be cached.
         """
-        return self._advisor.ask(*self._id_ranges(ranges))
+        return self._advisor.ask(*id_ranges(self.indices(), ranges))
 
     def was_read(self, ranges: NDArray[np.int64]) -> None:
         """Says that the graphs in half-open ranges of positions may leave the page cache."""
-        self._advisor.let_go(*self._id_ranges(ranges))
+        self._advisor.let_go(*id_ranges(self.indices(), ranges))
 
     def unmap_pages(self) -> None:
         """Lets this process's page tables go: the kernel keeps the pages that they hold."""
         self._pool.forget()
 
-    def _id_ranges(self, ranges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ranges of positions as ranges of the whole dataset's ids: firsts and lasts."""
-        indices = self._indices
-        if indices is None:
-            return ranges[:, 0], ranges[:, 1]
-        if isinstance(indices, range) and indices.step == 1:
-            return ranges[:, 0] + indices.start, ranges[:, 1] + indices.start
-        parts = [np.arange(start, stop) for start, stop in ranges.tolist()]
-        positions = np.concatenate([np.empty(0, np.int64), *parts])
-        return sorted_ranges(self.graph_ids(positions))
-
     def graph_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The whole dataset's ids of the graphs at some positions of this subset."""
-        size = len(self)
-        if len(positions):
-            low, high = np.minimum.reduce(positions), np.maximum.reduce(positions)
-            if not (-size <= low and high < size):
-                raise IndexError(f"positions {low} to {high} in a dataset of {size} graphs")
-            if low < 0:
-                positions = np.where(positions < 0, positions + size, positions)
-        indices = self._indices
-        if indices is None:
-            return positions
-        if isinstance(indices, range):
-            return positions * indices.step + indices.start
-        return np.asarray(indices[positions], np.int64)
+        return ids_at(self.indices(), positions)
 
     def check_files(self) -> None:
         """Compares the sizes of all shards with the manifest; `verify` checks much more.
@@ -251,7 +228,7 @@ class ShardedDataset(Dataset):
 
     def __getitem__(self, idx: Any) -> Any:
         """A graph (int), or a subset (slice, list, tensor, array, mask), as in PyG."""
-        number = _number(idx)
+        number = as_number(idx)
         if number is None:
             return self.index_select(idx)
         if not -len(self) <= number < len(self):
@@ -265,17 +242,8 @@ class ShardedDataset(Dataset):
         Raises:
             IndexError: if an index is out of range, or a mask has not the dataset's length.
         """
-        if isinstance(idx, slice):
-            size = len(self)
-            start, stop = (
-                round(end * size) if isinstance(end, float) else end
-                for end in (idx.start, idx.stop)
-            )
-            chosen: Any = self.indices()[start : stop : idx.step]
-        else:
-            chosen = self.graph_ids(_positions(idx, len(self)))
         subset = self.__copy__()
-        subset._indices = chosen
+        subset._indices = choose(self.indices(), idx)
         return subset
 
     def __copy__(self) -> ShardedDataset:
@@ -418,33 +386,3 @@ class ShardedDataset(Dataset):
         if self.transform is not None or self.overrides_get:
             return super().get_summary()
         return self._facts().summary(type(self).__name__)
-
-
-def _number(idx: Any) -> int | None:
-    """An index of one graph as an int, also True and False, as lists take them; else None."""
-    if isinstance(idx, (int, np.integer)):
-        return int(idx)
-    zero_dim = isinstance(idx, (np.ndarray, Tensor)) and idx.ndim == 0
-    number = idx.item() if zero_dim else None
-    return number if type(number) is int else None
-
-
-def _positions(idx: Any, size: int) -> NDArray[np.int64]:
-    """Indices or a mask as int64 positions, in memory of their own: a caller reuses arrays."""
-    if isinstance(idx, Tensor):
-        idx = idx.cpu().numpy()
-    elif isinstance(idx, Sequence) and not isinstance(idx, str):
-        idx = np.asarray(idx if len(idx) else np.empty(0, np.int64))
-        idx = idx if idx.ndim == 1 else list(idx)
-    if not isinstance(idx, np.ndarray) or idx.dtype.kind not in "biu" or idx.dtype == np.uint8:
-        kind = type(idx).__name__ + (f" of {idx.dtype}" if hasattr(idx, "dtype") else "")
-        raise IndexError(
-            f"index a dataset by an int, a slice, or a list, tensor or array of ints or bools; "
-            f"got {kind}"
-        )
-    idx = idx.reshape(-1)
-    if idx.dtype == bool:
-        if len(idx) != size:
-            raise IndexError(f"a mask of length {len(idx)} for a dataset of {size} graphs")
-        idx = np.flatnonzero(idx)
-    return np.array(idx, np.int64)

@@ -424,6 +424,12 @@ def test_num_classes_are_pygs(tmp_path, label):
         assert dataset.num_classes == dataset[2:7].num_classes == 0
 
 
+def test_num_classes_of_labels_without_a_dimension(tmp_path):
+    graphs = [Data(x=torch.zeros(2, 1), y=torch.tensor(place)) for place in range(5)]
+    dataset = sg.ShardedDataset(write(tmp_path, graphs))
+    assert (dataset.num_classes, dataset[1:3].num_classes) == (5, 3)
+
+
 def test_num_classes_of_float_labels_warns_as_in_pyg(tmp_path):
     graphs = [Data(x=torch.zeros(2, 1), y=torch.tensor([i / 2])) for i in range(5)]
     dataset = sg.ShardedDataset(write(tmp_path, graphs))

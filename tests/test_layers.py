@@ -25,6 +25,7 @@ LAYERS = {
     "sampling": 2,
     "collate": 3,
     "verify": 3,
+    "indexing": 3,
     "facts": 4,
     "repair": 4,
     "per_graph": 5,
@@ -56,6 +57,7 @@ AT_IMPORT = {
     "collate": {"numpy", "torch", "torch_geometric"},
     "verify": {"numpy"},
     "writer": {"h5py", "numpy", "torch", "torch_geometric"},  # h5py for its version
+    "indexing": {"numpy", "torch"},
     "facts": {"numpy", "torch_geometric"},
     "repair": {"numpy"},
     "per_graph": {"numpy"},

@@ -3,7 +3,7 @@
 from shardgraph.collate.batch import Batcher, batches_from_columns
 from shardgraph.collate.buffer import Memory, ordinary_memory, shared_memory
 from shardgraph.collate.crossing import Crossing
-from shardgraph.collate.decode import GraphDecoder, known_class
+from shardgraph.collate.decode import GraphDecoder, graph_class, known_class
 from shardgraph.collate.encode import GraphEncoder
 from shardgraph.collate.packed import PackedBatch
 from shardgraph.collate.padding import PaddedBatcher, Padding, StaticShape, less_padding
@@ -21,6 +21,7 @@ __all__ = [
     "ReusedMemory",
     "StaticShape",
     "batches_from_columns",
+    "graph_class",
     "known_class",
     "less_padding",
     "ordinary_memory",

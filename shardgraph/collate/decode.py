@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex, Index
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
 
 from shardgraph.collate.recorded import RecordedData, RecordedHeteroData, Rules
@@ -27,6 +28,20 @@ from shardgraph.shards.write import stored_row_shape
 
 Decode: TypeAlias = "Callable[[Selection], list[Any]]"
 DecodeOne: TypeAlias = "Callable[[Shard, int], Any]"
+
+
+def graph_class(schema: Schema, given: Any = None) -> type[BaseData] | None:
+    """The class of a dataset's graphs: ``given``, else the one they were written from, if known.
+
+    Raises:
+        TypeError: if ``given`` is no class that such graphs can be of.
+    """
+    base = HeteroData if schema.is_hetero else Data
+    if given is None:
+        return known_class(schema.data_class)
+    if not (isinstance(given, type) and issubclass(given, base)):
+        raise TypeError(f"data_cls must be {base.__name__} or a subclass of it, got {given!r}")
+    return given
 
 
 def known_class(name: str) -> type[BaseData] | None:

@@ -94,6 +94,13 @@ def test_class_given_by_the_reader(tmp_path, graphs, monkeypatch):
     assert_same(Batch.from_data_list(graphs), next(iter(sg.GraphLoader(dataset, batch_size=6))))
 
 
+@pytest.mark.parametrize("given", [int, Data(), "Data", HeteroData, torch.Tensor], ids=repr)
+def test_a_class_that_such_graphs_are_not_of_is_refused(tmp_path, given):
+    written(tmp_path, [Data(x=torch.ones(1, 1))])
+    with pytest.raises(TypeError, match="data_cls must be Data or a subclass of it, got"):
+        sg.ShardedDataset(tmp_path, data_cls=given)
+
+
 def test_class_local_to_a_function(tmp_path):
     class Local(Data):
         def __inc__(self, key, value, *args, **kwargs):
