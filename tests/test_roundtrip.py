@@ -195,6 +195,27 @@ def test_views_are_stored_by_value(tmp_path):
     assert sum(entry.raw_nbytes for entry in dataset.manifest.shards) < 5000
 
 
+class Eager(Data):
+    """Sets attributes when it is made."""
+
+    def __init__(self, x=None):
+        super().__init__(x=x)
+        self.extra = torch.zeros(1)
+        self.tag = "t"
+
+
+def test_what_a_constructor_sets_is_replaced(tmp_path):
+    graphs = [Eager(torch.rand(n, 2)) for n in SIZES]
+    for n, data in enumerate(graphs):
+        data.extra = torch.tensor([n])
+        del data.tag
+    dataset = written(tmp_path, graphs)
+    assert_same(graphs, list(dataset))
+    assert_same(graphs, dataset.__getitems__(range(len(graphs))))
+    assert_same(Batch.from_data_list(graphs), loaded(dataset))
+    assert list(sg.ShardedDataset(tmp_path, keys=["x"])[0].keys()) == ["x"]
+
+
 def test_a_graph_owns_writable_tensors(tmp_path):
     graphs = graphs_of("every_dtype")
     dataset = written(tmp_path, graphs)

@@ -80,6 +80,8 @@ class GraphDecoder:
         if cls is None:
             cls = RecordedHeteroData if self.schema.is_hetero else RecordedData
         data = without_arguments(cls)
+        for store in data.stores:
+            store._mapping.clear()  # of what the constructor sets by itself
         for store in self.schema.stores:
             if isinstance(store.key, tuple):
                 data.get_edge_store(*store.key)

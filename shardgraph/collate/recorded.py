@@ -2,6 +2,8 @@
 
 PyG asks ``__cat_dim__`` and ``__inc__`` of a graph when it batches. A subclass may override them,
 and what it answered was recorded when the graph was written. Without the class, these stand in.
+Graphs that are taken out of a batch of them know how to be joined, but not what they counted: they
+count by PyG's usual rule.
 """
 
 from __future__ import annotations
