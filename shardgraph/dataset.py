@@ -16,7 +16,6 @@ from torch_geometric.data.data import BaseData
 
 from shardgraph.atomic import digest128
 from shardgraph.collate import GraphDecoder, Padding, StaticShape, graph_class
-from shardgraph.errors import FormatError
 from shardgraph.facts import Facts
 from shardgraph.format.layout import MANIFEST_NAME
 from shardgraph.format.manifest import Manifest
@@ -114,8 +113,6 @@ class ShardedDataset(Dataset):
 
     def _read_manifest(self, directory: Path) -> Manifest:
         """The manifest, or an error that knows what users of PyG are likely to have meant."""
-        if not directory.exists():
-            raise FormatError(f"{directory} does not exist, so there is no dataset in it")
         if not self.has_process and type(self).process is not Dataset.process:
             raise TypeError(
                 f"{type(self).__name__} defines process(); define generate() instead, which yields "

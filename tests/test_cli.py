@@ -339,6 +339,9 @@ def test_what_is_no_dataset_fails(call, tmp_path, command):
     status, out, err = call(command, tmp_path)
     assert status == 1
     assert "has no manifest.json" in out + err
+    status, out, err = call(command, tmp_path / "nothing")
+    assert status == 1
+    assert f"{tmp_path / 'nothing'} does not exist, so there is no dataset in it" in out + err
 
 
 def test_verify_lists_problems(call, dataset):

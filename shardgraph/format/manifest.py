@@ -63,8 +63,7 @@ class Manifest:
         >>> sg.Manifest.read("no/such/dataset")
         Traceback (most recent call last):
         ...
-        shardgraph.errors.FormatError: no/such/dataset has no manifest.json, so it is not a \
-dataset; was its conversion interrupted?
+        shardgraph.errors.FormatError: no/such/dataset does not exist, so there is no dataset in it
     """
 
     schema: Schema
@@ -186,14 +185,7 @@ dataset; was its conversion interrupted?
         try:
             data = _regular_bytes(path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FormatError(
-                f"{root} has no {MANIFEST_NAME}, so it is not a dataset; "
-                + (
-                    "its conversion was interrupted: run the same command again to go on"
-                    if (path.parent / UNFINISHED).is_dir()
-                    else "was its conversion interrupted?"
-                )
-            ) from error
+            raise FormatError(_absence(Path(root))) from error
         except OSError as error:
             raise FormatError(f"cannot read {path}: {error}") from error
         try:
@@ -213,6 +205,19 @@ def dataset_directory(root: Path) -> Path:
     processed = root / "processed"
     only_there = not (root / MANIFEST_NAME).exists() and (processed / MANIFEST_NAME).exists()
     return processed if only_there else root
+
+
+def _absence(root: Path) -> str:
+    """Why there is no manifest at ``root``, as far as can be told, and what to do."""
+    if not root.exists():
+        return f"{root} does not exist, so there is no dataset in it"
+    if (root / UNFINISHED).is_dir():
+        why = "its conversion was interrupted: run the same command again to go on"
+    elif any(next(folder.glob("*.pt"), None) for folder in (root, root / "processed")):
+        why = f"it holds files of PyG, which `shardgraph convert {root} OUT` makes a dataset of"
+    else:
+        why = "was its conversion interrupted?"
+    return f"{root} has no {MANIFEST_NAME}, so it is not a dataset; {why}"
 
 
 def _regular_bytes(path: Path) -> bytes:

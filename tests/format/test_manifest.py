@@ -315,9 +315,23 @@ def test_not_a_manifest(data: bytes, message: str, tmp_path: Path) -> None:
 def test_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "shard-00000.h5").touch()
     message = "has no manifest.json, so it is not a dataset; was its conversion interrupted"
-    for path in (tmp_path, tmp_path / "absent", tmp_path / "shard-00000.h5"):
+    for path in (tmp_path, tmp_path / "shard-00000.h5"):
         with pytest.raises(FormatError, match=f"{path} {message}"):
             Manifest.read(path)
+    message = "absent does not exist, so there is no dataset in it"
+    with pytest.raises(FormatError, match=message):
+        Manifest.read(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("file", ["processed/data.pt", "data_0.pt"])
+def test_no_manifest_but_files_of_pyg(tmp_path: Path, file: str) -> None:
+    (tmp_path / "processed").mkdir()
+    (tmp_path / file).touch()
+    message = (
+        f"has no manifest.json, .* PyG, which `shardgraph convert {tmp_path} OUT` makes a data"
+    )
+    with pytest.raises(FormatError, match=message):
+        Manifest.read(tmp_path)
 
 
 def test_a_newer_minor_version_is_read_with_a_warning(tmp_path: Path) -> None:
