@@ -164,7 +164,19 @@ class ShardedDataset(Dataset):
             return [self[position] for position in positions]
         graphs = self._graphs().many(self.selection(np.asarray(positions, np.int64)))
         self._faults.after_read()
-        return graphs if self.transform is None else [self.transform(data) for data in graphs]
+        if self.transform is None:
+            return graphs
+        return list(map(self._transformed, graphs, positions))
+
+    def _transformed(self, data: BaseData, position: int) -> Any:
+        """The graph at a position of this subset, transformed; an error says which graph it is."""
+        try:
+            return data if self.transform is None else self.transform(data)
+        except Exception as error:
+            if hasattr(error, "add_note"):  # since Python 3.11
+                (number,) = self.graph_ids(np.array([position])).tolist()
+                error.add_note(f"This was the transform of graph {number} of {self.directory}")
+            raise
 
     def _graphs(self) -> GraphDecoder:
         if self._decoder is None:
@@ -230,8 +242,7 @@ class ShardedDataset(Dataset):
             return self.index_select(idx)
         if not -len(self) <= number < len(self):
             raise IndexError(f"graph {number} of a dataset of {len(self)} graphs")
-        data = self.get(int(self.indices()[number]))
-        return data if self.transform is None else self.transform(data)
+        return self._transformed(self.get(int(self.indices()[number])), number)
 
     def index_select(self, idx: Any) -> ShardedDataset:
         """The subset at ``idx``: a slice (float ends are fractions), indices, or a bool mask.

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,25 @@ def test_a_transform_may_be_given_after_the_loader_was_made(dataset):
     loader = sg.GraphLoader(dataset, batch_size=5)
     dataset.transform = negative
     assert next(iter(loader)).number.tolist() == [0, -1, -2, -3, -4]
+
+
+def refuse_seven(data: Data) -> Data:
+    if data.number == 7:
+        raise KeyError("charge")
+    return data
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+def test_an_error_in_a_transform_names_the_graph(root):
+    dataset = sg.ShardedDataset(root, transform=refuse_seven)
+    told = f"This was the transform of graph 7 of {root}"
+    reads = [lambda: dataset[-13], lambda: list(dataset[5:]), lambda: dataset[5:].__getitems__([2])]
+    reads.append(lambda: list(sg.GraphLoader(dataset[::-1], batch_size=3)))
+    for read in reads:
+        with pytest.raises(KeyError, match=rf"^'charge'\n{told}$"):
+            read()
+    with pytest.raises(KeyError, match=rf"KeyError: 'charge'\s+{told}"):
+        list(sg.GraphLoader(dataset, batch_size=3, num_workers=1))
 
 
 # Projections and classes -------------------------------------------------------------------------
