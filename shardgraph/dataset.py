@@ -56,7 +56,8 @@ class ShardedDataset(Dataset):
 
     Raises:
         FormatError: if there is no dataset at ``root``, or it cannot be read.
-        TypeError: if the graphs cannot be of class ``data_cls``.
+        TypeError: if the graphs cannot be of class ``data_cls``, or a subclass defines ``process()`` in
+            place of ``generate()``.
 
     Example:
         >>> import tempfile, torch, shardgraph as sg
@@ -81,15 +82,20 @@ class ShardedDataset(Dataset):
     def __init__(
         self,
         root: str | Path,
-        *,
         transform: Callable[[Any], Any] | None = None,
         pre_transform: Callable[[Any], Any] | None = None,
         pre_filter: Callable[[Any], bool] | None = None,
+        *,
         keys: Sequence[str] | None = None,
         data_cls: type[BaseData] | None = None,
         force_reload: bool = False,
         log: bool = True,
     ) -> None:
+        if not self.has_process and type(self).process is not Dataset.process:
+            raise TypeError(
+                f"{type(self).__name__} defines process(), which ShardedDataset does not call: "
+                "rename it generate(), and yield the graphs one by one instead of saving a list"
+            )
         super().__init__(
             os.fspath(root),
             transform,
@@ -103,22 +109,13 @@ class ShardedDataset(Dataset):
             processed = Path(self.processed_dir).absolute()
             directory = processed if (processed / MANIFEST_NAME).exists() else directory
         self.directory = directory
-        self.manifest = self._read_manifest(directory)
+        self.manifest = Manifest.read(directory)
         check_claims(directory, self.manifest.shards)
         self.keys = None if keys is None else frozenset(keys)
         self.data_cls = graph_class(self.manifest.schema, data_cls)
         self.schema: Schema = self.manifest.schema.select(self.keys)
         self._pool = ShardPool(directory, self.manifest, self.schema)
         self._start_fresh()
-
-    def _read_manifest(self, directory: Path) -> Manifest:
-        """The manifest, or an error that knows what users of PyG are likely to have meant."""
-        if not self.has_process and type(self).process is not Dataset.process:
-            raise TypeError(
-                f"{type(self).__name__} defines process(); define generate() instead, which yields "
-                "the graphs one by one, and leave writing them to shardgraph"
-            )
-        return Manifest.read(directory)
 
     def _start_fresh(self) -> None:
         """What is of this process alone, and not pickled."""

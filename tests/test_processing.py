@@ -1,5 +1,6 @@
 """A subclass generates its graphs once, whatever happens in between."""
 
+import inspect
 import multiprocessing
 import os
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, Dataset
 
 import shardgraph as sg
 from shardgraph import processing
@@ -150,6 +151,39 @@ def test_a_dataset_made_otherwise_is_not_taken_for_ones_own(tmp_path):
         writer.write(Data(number=1))
     with pytest.raises(sg.FormatError, match=r"holds a dataset that was not made by generate\(\)"):
         Numbers(tmp_path)
+
+
+def test_the_way_of_pygs_own_datasets_is_told_from_ours(tmp_path):
+    class OfPyG(sg.ShardedDataset):
+        raw_file_names = ("graphs.txt",)
+        processed_file_names = ("data.pt",)
+
+        def download(self):
+            raise OSError("nothing is downloaded")
+
+        def process(self):
+            self.save([Data(number=1)], self.processed_paths[0])
+
+    message = (
+        r"OfPyG defines process\(\), which ShardedDataset does not call: rename it generate\(\), "
+        "and yield the graphs one by one instead of saving a list"
+    )
+    with pytest.raises(TypeError, match=message):
+        OfPyG(tmp_path / "new")
+    Numbers(tmp_path)
+    with pytest.raises(TypeError, match=message):
+        OfPyG(tmp_path)
+
+
+def test_functions_are_given_in_the_order_of_pyg(tmp_path):
+    class Positional(Numbers):
+        def __init__(self, root, transform=None, pre_transform=None, pre_filter=None):
+            super().__init__(root, transform, pre_transform, pre_filter)
+
+    dataset = Positional(tmp_path, tenfold, tenfold, is_even)
+    assert numbers(dataset) == [200, 400]
+    theirs = [*inspect.signature(Dataset).parameters][:4]
+    assert [*inspect.signature(sg.ShardedDataset).parameters][:4] == theirs
 
 
 def test_only_classes_that_generate_process(tmp_path):
