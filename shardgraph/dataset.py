@@ -296,7 +296,8 @@ class ShardedDataset(Dataset):
         """
         splits = self.manifest.splits
         if name not in splits:
-            raise KeyError(f"no split {name!r}; the dataset has {sorted(splits)}")
+            none = "none: `shardgraph convert SOURCE OUT --split train=0.9,test=0.1` makes some"
+            raise KeyError(f"no split {name!r}; the dataset has {sorted(splits) or none}")
         subset = self.__copy__()
         subset._indices = unpack_split(splits[name], self.manifest.num_graphs)
         return subset
