@@ -2,7 +2,9 @@
 
 Run it as ``python examples/training_loop.py``. The loader is PyG's own and the loop stays as it is:
 the batches come to it on the device. (With ``shardgraph.GraphLoader`` for the loader they are also
-made faster; it takes the same arguments.)
+made faster. It takes the arguments used here, but no sampler, batch_sampler, generator or
+collate_fn: its plan orders the graphs by shuffle=, weights= and seed=, and batch_transform= changes
+the batches.)
 """
 
 import argparse

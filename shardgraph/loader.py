@@ -30,6 +30,10 @@ class GraphLoader(DataLoader[Any]):
     What an epoch reads and in which order depends on the dataset, ``seed`` and the epoch alone,
     not on workers or ranks. Each ``iter()`` is the next epoch; ``set_epoch`` chooses another.
 
+    Of torch's arguments it takes no ``sampler``, ``batch_sampler`` or ``generator``, as the plan
+    orders the graphs (``shuffle``, ``weights``, ``seed``), nor ``collate_fn``: there is
+    ``batch_transform``.
+
     What the plan reads next is asked of the disk ahead of time. In window order, if the graphs at
     hand have more bytes than memory has room for, what was read leaves the page cache behind.
 

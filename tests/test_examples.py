@@ -1,5 +1,7 @@
 """The examples: each runs as a user runs it, in a directory of its own, and prints its result."""
 
+import ast
+import inspect
 import json
 import os
 import re
@@ -9,6 +11,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import torch
+
+import shardgraph
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -139,6 +144,20 @@ def test_the_training_loop_learns_with_workers(tmp_path: Path) -> None:
     assert losses[2] < losses[0] / 2
     assert "96 batches in 3 epochs" in printed
     assert re.search(r"^verdict: ", printed, re.M)
+
+
+def test_the_training_loop_may_take_our_loader_for_pygs() -> None:
+    script = EXAMPLES / "training_loop.py"
+    (call,) = (
+        node
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "DataLoader"
+    )
+    ours = set(inspect.signature(shardgraph.GraphLoader).parameters)
+    assert {keyword.arg for keyword in call.keywords} - ours == set()
+    of_torch = set(inspect.signature(torch.utils.data.DataLoader).parameters)
+    told = {"sampler", "batch_sampler", "generator", "collate_fn"}
+    assert of_torch - ours - {"in_order", "pin_memory_device"} == told
 
 
 def test_the_readme_shows_what_its_first_block_prints(tmp_path: Path) -> None:
