@@ -65,7 +65,7 @@ fi
 extras=$(IFS=,; echo "${installed[*]+${installed[*]},}${missing[*]}")
 say "installing shardgraph[$extras] (the first time takes a minute or two)"
 rm -f "$stamp"
-"$venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
+"$venv/bin/python" -m pip install --no-input --disable-pip-version-check \
     --constraint tools/constraints.txt --editable ".[$extras]" \
     || die "installation failed; pip's message is above. It needs a package index to reach (see 'pip config list')."
 { echo "$current"; tr ',' '\n' <<<"$extras"; } >"$stamp"

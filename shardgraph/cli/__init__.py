@@ -21,12 +21,15 @@ COMMANDS = ("convert", "info", "verify", "repair", "bench", "formats")
 
 DONE, FAILED, USAGE, REJECTED = range(4)
 
+_REQUIRED = {"h5py", "numpy", "torch", "torch_geometric", "tqdm", "xxhash"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
-    args = _parser(next((word for word in given if word in COMMANDS), None)).parse_args(given)
+    debug = "--debug" in given
     try:
+        args = _parser(next((word for word in given if word in COMMANDS), None)).parse_args(given)
         status: int = args.run(args)
     except KeyboardInterrupt as stop:
         _complain(str(stop) or "interrupted")
@@ -35,16 +38,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader, such as head, has seen enough
         return DONE
     except (ShardGraphError, OSError, ImportError) as error:
-        return _fail(error, FAILED, debug=args.debug)
+        return _fail(error, FAILED, debug=debug)
     except ValueError as error:
-        return _fail(error, USAGE, debug=args.debug)
+        return _fail(error, USAGE, debug=debug)
     return status
 
 
 def _fail(error: Exception, status: int, *, debug: bool) -> int:
     if debug:
         raise error
-    _complain(f"error: {error}")
+    advice = ""
+    if isinstance(error, ModuleNotFoundError) and error.name in _REQUIRED:
+        advice = (
+            ", which shardgraph is built on: activate its environment (source .venv/bin/activate), "
+            "or install it into this one (pip install .)"
+        )
+    _complain(f"error: {error}{advice}")
     return status
 
 
