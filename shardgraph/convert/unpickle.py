@@ -188,7 +188,15 @@ def trusted(load: Callable[[], Any], where: str) -> Any:
     try:
         return load()
     except Exception as error:
-        raise FormatError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+        advice = ""
+        if isinstance(error, ModuleNotFoundError):
+            advice = (
+                ". Let Python find the module: run `python -m shardgraph` in the folder that holds "
+                f"{error.name}, or put that folder on the path (PYTHONPATH=FOLDER)"
+            )
+        raise FormatError(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}{advice}"
+        ) from error
 
 
 def guarded(load: Callable[[], Any], where: str) -> Any:

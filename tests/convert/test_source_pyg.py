@@ -1,4 +1,6 @@
+import importlib
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -197,6 +199,24 @@ def test_subclass_needs_trust(tmp_path, read_all):
         read_all(tmp_path / "a.pt")
     (read,), _ = read_all(tmp_path / "a.pt", trust_pickle=True)
     assert type(read) is Subclass
+
+
+def test_a_module_that_is_not_found_is_told_how_to_be(tmp_path, read_all, monkeypatch):
+    text = "from torch_geometric.data import Data\nclass Mine(Data):\n    pass\n"
+    (tmp_path / "own_graphs.py").write_text(text)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        own = importlib.import_module("own_graphs")
+    torch.save(own.Mine(y=1), tmp_path / "a.pt")
+    monkeypatch.delitem(sys.modules, "own_graphs")
+    advice = (
+        r"run `python -m shardgraph` in the folder that holds own_graphs, or .*PYTHONPATH=FOLDER"
+    )
+    with pytest.raises(FormatError, match=rf"a.pt cannot be loaded: .* 'own_graphs'\. .*{advice}"):
+        read_all(tmp_path / "a.pt", trust_pickle=True)
+    monkeypatch.setitem(sys.modules, "own_graphs", own)
+    (read,), _ = read_all(tmp_path / "a.pt", trust_pickle=True)
+    assert (type(read), read.y) == (own.Mine, 1)
 
 
 @pytest.mark.parametrize("kind", [Subclass, HeteroData])
