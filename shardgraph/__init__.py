@@ -87,10 +87,34 @@ def __dir__() -> list[str]:
 
 
 class _CallableModule(ModuleType):
-    """A sub-module that, called, calls the public function of the same name in it."""
+    """A sub-module that, called, calls the public function of the same name in it.
+
+    ``help`` and ``inspect.signature`` tell of that function.
+    """
+
+    def _function(self) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+        return self._function()(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> Any:
+        import inspect
+
+        return inspect.signature(self._function())
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]  # a module's own is not for users
+        import inspect
+        import textwrap
+
+        function = self._function()
+        plain = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
+        call = f"shardgraph.{function.__name__}{inspect.Signature(plain)}"
+        shown = textwrap.fill(call, 92, subsequent_indent=" " * 8)
+        first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+        return f"{first}\n\n{shown}\n{rest}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return importlib.import_module, (self.__name__,)

@@ -1,6 +1,9 @@
 """The public names: which they are, that they load lazily, and which of them are modules too."""
 
+import inspect
 import pickle
+import pydoc
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -92,6 +95,24 @@ module.{name} = lambda *args, **options: (args, options)
 print(sg.{name}("a", "b", option=3))
 """
     assert run_python(code) == "(('a', 'b'), {'option': 3})"
+
+
+@pytest.mark.parametrize("name", ["convert", "repair", "verify"])
+def test_help_of_a_function_named_as_its_module_is_the_functions(name: str) -> None:
+    module = getattr(shardgraph, name)
+    function = getattr(module, name)
+    assert inspect.signature(module) == inspect.signature(function)
+    first, _, rest = inspect.getdoc(function).partition("\n")
+    begin, _, then = inspect.getdoc(module).partition(f"\n\nshardgraph.{name}(")
+    shown, _, end = then.partition(")\n")
+    assert (begin, end) == (first, rest)
+    parameters = inspect.signature(function).parameters.values()
+    told = re.findall(r"(?:^|[(,])\s*\*{0,2}(\w+)", shown)
+    assert told == [parameter.name for parameter in parameters]
+    text = pydoc.render_doc(module, renderer=pydoc.plaintext)
+    assert text.partition("NAME\n")[2].startswith(
+        f"    shardgraph.{name} - {first}\n\nDESCRIPTION\n"
+    )
 
 
 def test_sub_modules_of_convert_import_as_usual() -> None:
