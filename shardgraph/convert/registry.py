@@ -7,6 +7,7 @@ before a graph is read.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ _BUILTIN: dict[str, str] = {
     "shardgraph": "shardgraph.convert.sources.shardgraph:ShardgraphSource",
 }
 _REGISTERED: dict[str, type[Source]] = {}
+_MOST_LOOKED_AT = 20  # of what is in a folder that is no input itself
 
 SourceT = TypeVar("SourceT", bound=type[Source])
 
@@ -131,9 +133,14 @@ def _paths() -> set[type[Source]]:
     return {source_class(name) for name in _BUILTIN if name not in {"python", *_REGISTERED}}
 
 
-def _recognise(spec: str) -> type[Source]:
+def _answers(spec: str) -> dict[str, Confidence]:
+    """The sources that recognise `spec`, and how sure they are."""
     answers = {name: source_class(name).recognise(spec) for name in source_names()}
-    matches = {name: answer for name, answer in answers.items() if answer is not None}
+    return {name: answer for name, answer in answers.items() if answer is not None}
+
+
+def _recognise(spec: str) -> type[Source]:
+    matches = _answers(spec)
     best = [name for name, answer in matches.items() if answer == max(matches.values())]
     if len(best) == 1:
         return source_class(best[0])
@@ -143,10 +150,39 @@ def _recognise(spec: str) -> type[Source]:
             "package.module:function or file.py:function)"
         )
     if not matches:
-        raise ValueError(
-            f"cannot tell the format of {spec}: name it as one of {', '.join(source_names())}"
-        )
+        advice = _advice(Path(spec)) or f": name it as one of {', '.join(source_names())}"
+        raise ValueError(f"cannot tell the format of {spec}{advice}")
     raise ValueError(f"{spec} could be {' or '.join(best)}: name the format to use")
+
+
+def _advice(path: Path) -> str | None:
+    """What may have been meant by a path that no source reads: what is in it, or what it is of."""
+    if path.is_dir():
+        inside = sorted(itertools.islice(path.iterdir(), _MOST_LOOKED_AT))
+        known = {child: name for child in inside if (name := _certain(child))}
+        if not known:
+            return None
+        listed = ", ".join(f"{child.name} is {name}" for child, name in known.items())
+        return f", but of what is in it: {listed}; give one of those, such as {next(iter(known))}"
+    for folder in path.absolute().parents[:2]:
+        name = _certain(folder)
+        if name and path.absolute() in _files(source_class(name), folder):
+            return f" alone: it is of a dataset in the format {name}; give its folder, {folder}"
+    return None
+
+
+def _files(cls: type[Source], folder: Path) -> list[Path]:
+    """The files that a source reads of a folder; none where its packages are not there."""
+    try:
+        return cls(folder).files()
+    except ImportError:
+        return []
+
+
+def _certain(path: Path) -> str | None:
+    """The one format that a path is certainly in."""
+    found = [name for name, sure in _answers(str(path)).items() if sure is Confidence.CERTAIN]
+    return found[0] if len(found) == 1 else None
 
 
 __all__ = ["Confidence", "find_source", "register_source", "source_class", "source_names"]

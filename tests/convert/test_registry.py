@@ -119,6 +119,25 @@ def test_unknown_inputs_are_explained(tmp_path):
         find_source(tmp_path / "a.unknown", format="pyg", targets=["y"])
 
 
+def test_a_folder_of_datasets_and_a_file_of_one_are_told(tmp_path):
+    for name in ("B", "A"):
+        (tmp_path / "sets" / name).mkdir(parents=True)
+        for file in ("A", "graph_indicator"):
+            (tmp_path / "sets" / name / f"{name}_{file}.txt").write_text("1, 1\n")
+    (tmp_path / "sets" / "README").touch()
+    inside = r"sets, but of what is in it: A is tudataset, B is tudataset; give one .* \S+/sets/A$"
+    with pytest.raises(ValueError, match=rf"cannot tell the format of \S+/{inside}"):
+        find_source(tmp_path / "sets")
+    message = (
+        r"B_A.txt alone: it is of a dataset in the format tudataset; give its folder, \S+/sets/B$"
+    )
+    with pytest.raises(ValueError, match=rf"cannot tell the format of \S+/{message}"):
+        find_source(tmp_path / "sets" / "B" / "B_A.txt")
+    (tmp_path / "sets" / "B" / "notes.md").touch()
+    with pytest.raises(ValueError, match=r"format of \S+notes.md: name it as one of python, pyg"):
+        find_source(tmp_path / "sets" / "B" / "notes.md")
+
+
 @pytest.mark.parametrize("name", [name for name in source_names() if name != "python"])
 def test_an_absent_path_is_told_by_every_format(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=r"no such file or folder: .*absent\.db"):
