@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
+import shardgraph
 from shardgraph import DatasetWriter, Manifest, ShardedDataset, convert
 from shardgraph.cli import COMMANDS, main
 from shardgraph.cli.convert import pairs, source_options, words
@@ -387,6 +388,12 @@ def test_info_and_verify_need_no_torch(dataset):
             f"sys.exit(main([{command!r}, {str(dataset)!r}]))"
         )
         assert shell(code=("-c", code))[0] == 0
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"shardgraph {shardgraph.__version__}\n"
 
 
 def test_every_command_describes_itself(capsys):

@@ -69,6 +69,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         prog="shardgraph",
         description="Graph datasets on disk, read by PyTorch Geometric as if they were in memory.",
     )
+    version = importlib.import_module(__name__.partition(".")[0]).__version__
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f"{__name__}.{name}")
