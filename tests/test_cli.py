@@ -188,7 +188,11 @@ def test_dry_run_with_no_graph(call, tmp_path):
         (["SOURCE", "out", "--on-error", "warn"], "invalid choice: 'warn'"),
         (["SOURCE", "out", "--cast", "x"], "write name=value,name=value, got 'x'"),
         (["SOURCE", "out", "--format", "gif"], "unknown format 'gif'; known: python, pyg"),
-        (["SOURCE", "out", "--cutoff", "5"], "the smiles source has no option cutoff"),
+        (["SOURCE", "out", "--cutoff", "5"], "the smiles source has no option cutoff; it has kek"),
+        (
+            ["SOURCE", "out", "--target", "y"],
+            "the smiles source has no option target; did you mean targets (--targets)? it has kek",
+        ),
         (["SOURCE", "out", "--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["SOURCE", "out", "--shard-size", "big"], "cannot read 'big' as a size"),
     ],

@@ -6,6 +6,7 @@ before a graph is read.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import itertools
 import os
@@ -119,9 +120,11 @@ def find_source(
     given = {name: value for name, value in options.items() if value is not None}
     known = {option.name for option in cls.options}
     if unknown := sorted(set(given) - known):
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        meant = f"did you mean {close[0]} (--{close[0].replace('_', '-')})? " if close else ""
         raise ValueError(
             f"the {cls.name} source has no option {', '.join(unknown)}; "
-            f"it has {', '.join(sorted(known)) or 'none'}"
+            f"{meant}it has {', '.join(sorted(known)) or 'none'}"
         )
     if cls in _paths() and not Path(spec).exists():
         raise FileNotFoundError(f"no such file or folder: {spec}")
