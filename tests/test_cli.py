@@ -119,6 +119,7 @@ def test_dry_run_writes_nothing(call, table, tmp_path):
     assert "it would stop there; --on-error skip leaves them out" in lines[3]
     assert lines[4].startswith("example   Data(x=[3, 9], edge_index=[2, 4]")
     assert ["edge_attr", "int64", "[E,", "3]"] in [line.split() for line in lines]
+    assert lines[-4] == "N nodes and E edges of a graph, * any other length"
     assert "about 3 graphs" in lines[-2]
     assert lines[-1] == "nothing was written"
     assert sorted(tmp_path.iterdir()) == before
@@ -259,7 +260,12 @@ def test_info_says_what_is_inside(call, dataset):
     assert (status, err) == (0, "")
     head, columns, sizes, labels, provenance = out.split("\n\n")
     assert head.startswith(f"{dataset}: 4 graphs (Data) in 1 shard\n8 nodes, 12 edges, ")
-    table = [line.split() for line in columns.splitlines()]
+    *lines, legend = columns.splitlines()
+    table = [line.split() for line in lines]
+    assert legend == (
+        "N nodes and E edges of a graph, * any other length; stored as: integers in the narrowest "
+        "dtype"
+    )
     assert table[1:] == [
         ["x", "float32", "[N,", "2]", "float32", "3.5", "1.384", "1", "6", "4"],
         ["edge_index", "int64", "[2,", "E]", "uint8", "0.6667", "0.4714", "0", "1", "0"],

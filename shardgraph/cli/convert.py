@@ -7,7 +7,7 @@ import csv
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from shardgraph.cli.text import columns_of, table
+from shardgraph.cli.text import SHAPES, columns_of, table
 
 if TYPE_CHECKING:
     from shardgraph.convert import Option
@@ -259,6 +259,7 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
         print("          as asked for, it would stop there; --on-error skip leaves them out")
     print(f"example   {found.example}")
     print(table([["column", "dtype", "shape"], *columns_of(found.schema)]))
+    print(SHAPES)
     raw, stored = found.raw_nbytes / found.graphs, found.nbytes / found.graphs
     print(f"per graph {nbytes_text(raw)} raw, {nbytes_text(stored)} stored")
     records = _UNKNOWN if found.num_records is None else found.num_records

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardgraph.cli.text import columns_of, table
+from shardgraph.cli.text import SHAPES, columns_of, table
 from shardgraph.errors import FormatError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ HELP = "say what a dataset holds"
 
 _MOST = 12  # entries of a list before it is cut off: the answer is to fit a screen
 _WIDTH = 100  # of a line of text
+_LEGEND = f"{SHAPES}; stored as: integers in the narrowest dtype"
 _MOST_SHARDS = 50  # shards that are opened to see how columns are stored
 
 
@@ -88,7 +89,7 @@ def _columns(manifest: Manifest, stored: Mapping[str, set[str]]) -> str:
             sorted(stored.get(name, {"in ptr" if name.endswith("num_nodes") else "?"}))
         )
         rows.append([name, dtype, shape, how, *_values(manifest.statistics.columns.get(name))])
-    return table(rows, right=range(4, 9))
+    return f"{table(rows, right=range(4, 9))}\n{_LEGEND}"
 
 
 def _values(found: ColumnStatistics | None) -> list[str]:

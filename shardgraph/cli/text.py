@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shardgraph.format.schema import Attribute, Column, Schema, Store
 
+SHAPES = "N nodes and E edges of a graph, * any other length"
+"""What the letters in the shapes of `columns_of` stand for."""
+
 
 def table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
     """Rows of cells as aligned lines, two blanks between columns; some columns to the right."""
@@ -24,7 +27,7 @@ def table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
 def columns_of(schema: Schema) -> Iterator[tuple[str, str, str]]:
     """Name, dtype and shape of what each column holds of one graph, as the user will see it.
 
-    In shapes N and E stand for the graph's nodes and edges, and * for any other length.
+    `SHAPES` says how lengths that vary are told.
     """
     for store in schema.stores:
         for attribute in store.attributes:
