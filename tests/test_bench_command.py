@@ -71,15 +71,17 @@ def test_arguments_out_of_range_are_refused(dataset, options, message):
         module.bench(dataset, **options)
 
 
-def test_the_command_prints_a_table_and_a_line(dataset, tmp_path, capsys):
+def test_the_command_prints_a_table_and_appends_a_line(dataset, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     text = f"{dataset} --max-nodes 30 --workers 0 --orders sequential --seconds 0.02 --step 1"
     files = ["--json", str(tmp_path / "lines"), "--plot", str(tmp_path / "waits.png")]
+    (tmp_path / "lines").write_text("before\n", encoding="utf-8")
     assert main(["bench", *text.split(), *files]) == 0
-    title, head, row, line = capsys.readouterr().out.splitlines()
+    title, head, row = capsys.readouterr().out.splitlines()
     assert title == "through DevicePrefetcher; wait: of a loop with steps of 1 ms"
     assert head.split()[:3] == ["order", "workers", "graphs/s"]
     assert row.split()[:2] == ["sequential", "0"]
-    assert (tmp_path / "lines").read_text(encoding="utf-8") == line + "\n"
+    before, line = (tmp_path / "lines").read_text(encoding="utf-8").splitlines()
+    assert before == "before"
     assert json.loads(line)["batches"] == {"max_nodes": 30}
     assert (tmp_path / "waits.png").read_bytes().startswith(b"\x89PNG")

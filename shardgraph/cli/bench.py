@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=3.0, metavar="S", help="of each loop (default 3)")
     add("--step", type=float, default=5.0, metavar="MS", help="a training step (default 5 ms)")
     add("--device", metavar="NAME", help="where batches go (default the accelerator, if any)")
-    add("--json", metavar="FILE", help="append the result line to this file")
+    add("--json", metavar="FILE", help="append a line of JSON with all figures to this file")
     add("--plot", metavar="FILE", help="draw the waits over time as a PNG")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, and prints a table and a line of JSON."""
+    """Measures, and prints a table."""
     from shardgraph.bench import bench
 
     print("through DevicePrefetcher; wait: of a loop with steps of", f"{args.step:g} ms")
@@ -54,11 +54,9 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         on_measured=_print_row,
     )
-    line = report.to_json()
-    print(line)
     if args.json is not None:
         with open(args.json, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(report.to_json() + "\n")
     if args.plot is not None:
         report.plot(args.plot)
     return 0
