@@ -4,7 +4,7 @@ A command is a module of this package with ``HELP``, ``add_arguments`` and ``run
 ``COMMANDS``. At import a command's module loads only the standard library.
 
 Exit status: 0 done; 1 failed, and nothing was published; 2 usage; 3 published, but with records
-rejected or graphs lost.
+rejected or graphs lost; 130 interrupted by Ctrl-C, as shells have it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from shardgraph.errors import ShardGraphError
 COMMANDS = ("convert", "info", "verify", "repair", "bench", "formats")
 
 DONE, FAILED, USAGE, REJECTED = range(4)
+INTERRUPTED = 128 + signal.SIGINT
 
 _REQUIRED = {"h5py", "numpy", "torch", "torch_geometric", "tqdm", "xxhash"}
 
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
     except KeyboardInterrupt as stop:
         _complain(str(stop) or "interrupted")
-        return FAILED
+        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader, such as head, has seen enough
         return DONE

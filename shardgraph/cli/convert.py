@@ -27,6 +27,7 @@ exit status:
   3  published, but records were rejected: OUT/rejects.jsonl lists them, a line of JSON each, with
      the number of the record (counted from 0), the file, the line (from 1) or else where in it,
      and the reason
+  130  interrupted by Ctrl-C; the same command goes on
 """
 
 _UNKNOWN = 1_000_000  # records that a preview tells of where their number is not known
