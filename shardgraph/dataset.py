@@ -56,8 +56,8 @@ class ShardedDataset(Dataset):
 
     Raises:
         FormatError: if there is no dataset at ``root``, or it cannot be read.
-        TypeError: if the graphs cannot be of class ``data_cls``, or a subclass defines ``process()``
-            in place of ``generate()``.
+        TypeError: if the graphs cannot be of class ``data_cls``, or a subclass has ``process()`` in
+            place of ``generate()``.
 
     Example:
         >>> import tempfile, torch, shardgraph as sg
