@@ -30,7 +30,8 @@ class Histogram:
     def __post_init__(self) -> None:
         if self.values.shape != self.counts.shape:
             raise FormatError(f"{len(self.values)} values with {len(self.counts)} counts")
-        if (np.diff(self.values, prepend=-1) <= 0).any() or (self.counts <= 0).any():
+        is_ascending = (self.values >= 0).all() and (self.values[1:] > self.values[:-1]).all()
+        if not is_ascending or (self.counts <= 0).any():
             raise FormatError("a histogram's values must ascend from 0 and its counts be positive")
         counts = self.counts.astype(np.float64)
         if max(counts.sum(), counts @ self.values.astype(np.float64)) >= 1 << 63:

@@ -52,6 +52,10 @@ class ColumnStatistics:
         arrays = (self.observed, self.mean, self.mean_rest, self.m2, self.min, self.max)
         if len({array.shape for array in arrays}) > 1:
             raise FormatError(f"column statistics of unequal lengths: {[len(a) for a in arrays]}")
+        if (self.observed < 0).any() or sum(self.observed.tolist()) > self.count:
+            raise FormatError(
+                f"column statistics of {self.count} values observe more, or fewer than 0"
+            )
 
     @property
     def nan(self) -> int:
@@ -231,6 +235,3 @@ def _two_sum(
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
-
-
-# Counts

@@ -22,9 +22,17 @@ def numbers_to_json(numbers: list[Any]) -> list[float | str | None]:
 
 
 def numbers_of(values: list[Any], dtype: str) -> list[Any]:
-    """Numbers from JSON: floats for float64, else integers; any other value raises."""
-    kinds = {int, float} if dtype == "float64" else {int}
-    return [value if type(value) in kinds else _SPECIAL[value] for value in values]
+    """Numbers from JSON: any for float64, else integers.
+
+    Raises:
+        FormatError: if an integer is too large for any dtype.
+        KeyError, TypeError: if a value is none of these.
+    """
+    special, kinds = (_SPECIAL, {int, float}) if dtype == "float64" else ({}, {int})
+    numbers = [value if type(value) in kinds else special[value] for value in values]
+    if any(type(value) is int and not -(1 << 63) <= value < 1 << 64 for value in numbers):
+        raise FormatError(f"a number is too large for {dtype}")
+    return numbers
 
 
 def array_of(values: list[Any], dtype: str) -> NDArray[Any]:

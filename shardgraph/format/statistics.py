@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shardgraph.errors import FormatError
 from shardgraph.format.histogram import Histogram, tally
 from shardgraph.format.layout import COMPLEX, INTEGERS, RAW_BITS, quote
 from shardgraph.format.moments import BLOCK, ColumnStatistics, decoded
@@ -131,11 +132,11 @@ class Statistics:
             columns={k: ColumnStatistics.from_json(v) for k, v in doc["columns"].items()},
             sizes={axis: Histogram.from_json(v) for axis, v in doc["sizes"].items()},
             labels={
-                name: None if pairs is None else dict(numbers_of(p, "float64") for p in pairs)
+                name: None if pairs is None else dict(map(_label, pairs))
                 for name, pairs in doc["labels"].items()
             },
             in_degree={axis: Histogram.from_json(v) for axis, v in degrees.items()},
-            targets={axis: v["target"] for axis, v in degrees.items()},
+            targets={axis: _text(v["target"]) for axis, v in degrees.items()},
         )
 
 
@@ -224,6 +225,17 @@ def _in_degree(
     return result
 
 
+def _label(pair: Any) -> list[Any]:
+    """A value and its count, from JSON."""
+    return [*numbers_of(pair[:1], "float64"), *numbers_of(pair[1:], "int64")]
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise FormatError(f"the axis of target nodes must be text, got {value!r}")
+    return value
+
+
 def _union(a: dict[str, T], b: dict[str, T], both: Callable[[T, T], T]) -> dict[str, T]:
     """The entries of either, those of both put together."""
     return {**a, **b, **{key: both(a[key], b[key]) for key in a if key in b}}
@@ -233,6 +245,3 @@ def _filled(histograms: dict[str, Histogram], zeros: Mapping[str, int]) -> dict[
     """The histograms, and one of nothing but zeros for each axis they lack."""
     none = Histogram.of(np.zeros(0, np.int64))
     return {**{axis: none.plus(0, n) for axis, n in zeros.items()}, **histograms}
-
-
-# JSON has neither NaN nor infinity
