@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -21,8 +22,8 @@ from shardgraph.atomic import TEMPORARY, UNFINISHED, directory_lock, needing_roo
 from shardgraph.collate import GraphEncoder
 from shardgraph.errors import FormatError
 from shardgraph.format import layout
-from shardgraph.format.layout import MANIFEST_NAME, SHARD_PATTERN, parse_size
-from shardgraph.format.manifest import Manifest, ShardEntry
+from shardgraph.format.layout import MANIFEST_NAME, SHARD_PATTERN, generation_of, parse_size
+from shardgraph.format.manifest import Manifest, ShardEntry, parse_json
 from shardgraph.format.schema import Schema
 from shardgraph.format.statistics import Statistics
 from shardgraph.shards.write import GraphRecord, ShardBuffer, compression_options
@@ -130,6 +131,7 @@ class DatasetWriter:
     Raises:
         FileExistsError: if there is a dataset already and ``overwrite`` is not set.
         LockedError: if another process is writing there.
+        ValueError: if an argument is wrong, or JSON cannot hold the provenance.
 
     Example:
         >>> import tempfile, torch, shardgraph as sg
@@ -156,7 +158,7 @@ class DatasetWriter:
         if compression is not None:
             compression_options(compression)
         self.path = Path(path)
-        self._provenance = dict(provenance or {})
+        self._provenance = _json_of(provenance or {})
         with ExitStack() as stack:
             stack.enter_context(directory_lock(self.path))
             previous = previous_manifest(self.path, overwrite=overwrite)
@@ -216,16 +218,16 @@ class DatasetWriter:
             self.abort()
             raise
         self._closed = True
-        remove_unpublished(self.path, Manifest.read(self.path))
-        self._held.close()
+        with self._held:
+            remove_unpublished(self.path, Manifest.read(self.path))
 
     def abort(self) -> None:
         """Gives up: removes what was written, leaves what was there before."""
         if self._closed:
             return
         self._closed = True
-        self._sink.discard()
-        self._held.close()
+        with self._held:
+            self._sink.discard()
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -240,6 +242,14 @@ class DatasetWriter:
             self.close()
         else:
             self.abort()
+
+
+def _json_of(provenance: Mapping[str, Any]) -> Any:
+    """A copy as the manifest will hold it: else what it cannot hold would show at the very end."""
+    try:
+        return parse_json(json.dumps(dict(provenance), allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"provenance must be what a JSON object can hold: {error}") from error
 
 
 def shard_name(number: int, generation: int) -> str:
@@ -274,13 +284,16 @@ def published_generation(path: Path) -> int | None:
 
 
 def next_generation(path: Path, previous: Manifest | None) -> int:
-    """The generation of shards whose names are those of none that is there."""
+    """The generation of shards whose names are those of none that is there to stay.
+
+    Names count beside what a manifest says: one that was edited or repaired may say less.
+    """
     if previous is not None:
-        return previous.generation + 1
+        names = [entry.name for entry in previous.shards]
+        return 1 + max([previous.generation, *map(generation_of, names)])
     if not (path / MANIFEST_NAME).exists():
         return 0
-    matches = [SHARD_PATTERN.fullmatch(file.name) for file in path.iterdir()]
-    return 1 + max((int((match[1] or "-0")[1:]) for match in matches if match), default=0)
+    return 1 + max(generation_of(file.name) for file in path.iterdir())
 
 
 def publish(

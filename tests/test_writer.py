@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -208,6 +209,68 @@ def test_provenance_is_kept_with_the_versions(tmp_path):
     assert found["versions"]["torch"] == torch.__version__
 
 
+@pytest.mark.parametrize(
+    ("provenance", "message"),
+    [
+        ({"seed": float("nan")}, "not JSON compliant"),
+        ({"source": Path("here")}, "PosixPath is not JSON serializable"),
+        ({1: "a", "1": "b"}, "has the key '1' more than once"),
+    ],
+)
+def test_provenance_that_json_cannot_hold_is_refused_before_anything_is_written(
+    provenance, message, tmp_path
+):
+    with pytest.raises(ValueError, match=f"provenance must be what a JSON object.*{message}"):
+        sg.DatasetWriter(tmp_path / "d", provenance=provenance)
+    assert not (tmp_path / "d").exists()
+
+
+def test_file_names_that_are_not_utf8_are_kept_in_the_provenance(tmp_path):
+    name = os.fsdecode(b"caf\xe9.csv")
+    write(tmp_path, range(1), provenance={"source": name})
+    assert sg.Manifest.read(tmp_path).provenance["source"] == name
+    assert sg.verify(tmp_path, level="full") == []
+
+
+@pytest.mark.parametrize("name", ["n" * 4092, "a\nb", "\x1b[2J", "é" * 2046])
+def test_names_that_hdf5_can_hold(name, tmp_path):
+    with sg.DatasetWriter(tmp_path) as writer:
+        writer.write(Data(x=torch.ones(2, 1), **{name: torch.ones(5, 3)}))
+    assert_same(
+        sg.ShardedDataset(tmp_path)[0], Data(x=torch.ones(2, 1), **{name: torch.ones(5, 3)})
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"n" * 4093: torch.ones(5, 3)},
+            "the name .n+.... takes 4093 bytes, at most 4092",
+        ),
+        ({"é" * 2047: "text"}, "takes 4094 bytes"),
+        ({"\udcff": 1.0}, r"graph 0: '\\udcff' is no name, for UTF-8 cannot encode it"),
+        ({"x": torch.ones([1] * 33)}, "column 'x' would have 33 dimensions; HDF5 takes 32"),
+    ],
+)
+def test_what_hdf5_cannot_hold_is_refused_when_it_comes(more, message, tmp_path):
+    with sg.DatasetWriter(tmp_path) as writer:
+        with pytest.raises(sg.SchemaError, match=message):
+            writer.write(Data(**more))
+        writer.write(graph(7))
+    assert values_of(tmp_path) == [7]
+
+
+def test_graphs_without_values_end_a_shard_too(tmp_path):
+    empty = Data(x=torch.empty(0, 4), edge_index=torch.empty(2, 0, dtype=torch.long), s="")
+    with sg.DatasetWriter(tmp_path, shard_size=1600) as writer:
+        for _ in range(250):
+            writer.write(empty)
+    manifest = sg.Manifest.read(tmp_path)
+    assert [entry.num_graphs for entry in manifest.shards] == [100, 100, 50]
+    assert_same(sg.ShardedDataset(tmp_path)[249], empty)
+
+
 def test_leftovers_of_a_crash_are_removed(tmp_path):
     for name in ("shard-00007.h5", ".shard-00000.h5.tmp-1-ab", "keep.h5", "shard-1.h5"):
         (tmp_path / name).write_bytes(b"x")
@@ -247,6 +310,37 @@ def test_a_dataset_that_cannot_be_read_is_replaced(tmp_path):
         assert files_of(tmp_path) == before
     assert values_of(tmp_path) == [9]
     assert sorted(files_of(tmp_path)) == ["manifest.json", "shard-00000-2.h5"]
+
+
+def test_a_dataset_whose_manifest_says_an_older_generation_is_safe(tmp_path):
+    """As of one that was repaired with the manifest of another: its names say more."""
+    write(tmp_path, range(2), shard_size=1)
+    write(tmp_path, range(2), shard_size=1, overwrite=True)
+    replace(sg.Manifest.read(tmp_path), generation=0).write(tmp_path)
+    before = files_of(tmp_path)
+    writer = sg.DatasetWriter(tmp_path, overwrite=True, shard_size=1)
+    writer.write(graph(5))
+    assert values_of(tmp_path) == [0, 1]
+    writer.abort()
+    assert files_of(tmp_path) == before
+    write(tmp_path, range(7, 8), overwrite=True)
+    assert sorted(files_of(tmp_path)) == ["manifest.json", "shard-00000-2.h5"]
+
+
+@pytest.mark.parametrize("ending", ["close", "abort"])
+def test_the_lock_is_given_back_even_if_cleaning_up_fails(ending, tmp_path, monkeypatch):
+    def fail(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write(tmp_path, range(1))
+    writer = sg.DatasetWriter(tmp_path, overwrite=True, shard_size=1)
+    writer.write(graph(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fail)
+        with pytest.raises(PermissionError, match="Permission denied"):
+            getattr(writer, ending)()
+    write(tmp_path, range(3), overwrite=True)
+    assert values_of(tmp_path) == [0, 1, 2]
 
 
 def test_nothing_is_left_of_a_dataset_that_fails(tmp_path):

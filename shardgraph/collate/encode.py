@@ -126,6 +126,7 @@ class GraphEncoder:
             is_hetero=schema.is_hetero,
             stores=canonical((*schema.stores, described)),
         )
+        self.schema.check_storable()
         encoder = self._add_encoder(described)
         if self._num_graphs and store._key is not None:
             encoder.check_can_be_empty("the graphs before it lack")

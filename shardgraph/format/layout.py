@@ -28,6 +28,12 @@ map are aligned for any dtype."""
 ALIGNED_FROM: Final = 2048
 """Bytes; smaller arrays lie packed, or a shard of few graphs would be mostly holes."""
 
+MAX_ATTRIBUTE: Final = 4096
+"""Bytes of a text attribute of a shard."""
+
+MAX_RANK: Final = 32
+"""Dimensions of an array of a shard: H5S_MAX_RANK."""
+
 BUFFER_ALIGNMENT: Final = 64
 """Offset alignment of the arrays in a batch's one buffer: a cache line."""
 
@@ -60,6 +66,12 @@ INTEGERS: Final = frozenset(
 )
 
 _NARROWER: Final = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "uint64")
+
+
+def generation_of(shard: str) -> int:
+    """The generation in a shard's file name; 0 in a name that has none."""
+    match = SHARD_PATTERN.fullmatch(shard)
+    return int(match[1][1:]) if match and match[1] else 0
 
 
 def quote(component: str) -> str:

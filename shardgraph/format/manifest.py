@@ -162,6 +162,8 @@ class Manifest:
                     f"shard {shard.name} cannot hold {shard.num_graphs} graphs in its "
                     f"{shard.nbytes} bytes"
                 )
+        if max(self.num_nodes, self.num_edges, self.nbytes, self.raw_nbytes) >= 1 << 62:
+            raise FormatError("its shards add up to more than 64 bits hold")
         if type(self.generation) is not int or self.generation < 0:
             raise FormatError(f"generation must be a non-negative int, got {self.generation!r}")
         for name, value in (("splits", self.splits), ("provenance", self.provenance)):
@@ -196,6 +198,8 @@ class Manifest:
     def write(self, root: str | Path) -> None:
         """Publishes the manifest in directory ``root``, atomically: the commit of a dataset."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        # Python reads a file name that is not UTF-8 as lone surrogates: they stay JSON's escapes.
+        text = text.encode("utf-8", "backslashreplace").decode()
         head = text.removesuffix("\n}") + ",\n "
         write_text(Path(root) / MANIFEST_NAME, head + _digest_entry(head.encode()))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from shardgraph.errors import FormatError, SchemaError
-from shardgraph.format.layout import STORAGE, quote
+from shardgraph.format.layout import COMPLEX, MAX_ATTRIBUTE, MAX_RANK, STORAGE, quote
 
 StoreKey: TypeAlias = "str | tuple[str, str, str] | None"
 """PyG's key of a store: None (``Data``, or the global store), a node type, or an edge type."""
@@ -324,6 +324,29 @@ class Schema:
             if stores.setdefault(store.key, store) != store:
                 raise SchemaError(f"the store {store.key!r} has other attributes: {store}")
         return replace(self, stores=canonical(tuple(stores.values())))
+
+    def check_storable(self) -> None:
+        """Checks that HDF5 can hold what a shard will hold by these names and shapes.
+
+        Raises:
+            SchemaError: naming the column or type, if a name is too long or no text, or if there
+                are too many dimensions.
+        """
+        most = MAX_ATTRIBUTE - len("own/")
+        for name in (*self.size_axes, *self._columns):
+            try:
+                nbytes = len(name.encode())
+            except UnicodeEncodeError as error:
+                raise SchemaError(f"{name!r} is no name, for UTF-8 cannot encode it") from error
+            if nbytes > most:
+                raise SchemaError(f"the name {name[:40]!r}... takes {nbytes} bytes, at most {most}")
+        for column in self._columns.values():
+            width = len(column.row_shape or ()) + (column.dtype in COMPLEX)
+            rank = 1 + max(width, len(column.inc_shape))
+            if rank > MAX_RANK:
+                raise SchemaError(
+                    f"column {column.name!r} would have {rank} dimensions; HDF5 takes {MAX_RANK}"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in SPEC.md."""

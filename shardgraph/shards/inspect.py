@@ -16,9 +16,8 @@ import h5py
 import numpy as np
 
 from shardgraph.errors import CorruptShardError, FormatError
+from shardgraph.format.layout import MAX_ATTRIBUTE
 from shardgraph.shards.chunks import EXPANSION, MAX_CHUNK, ORDERS
-
-MAX_ATTRIBUTE = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,15 +121,15 @@ class ShardBuffer:
         self, record: GraphRecord, columns: Mapping[str, Column], rules: Mapping[str, str | None]
     ) -> None:
         """Adds one graph. ``rules`` gives each column's increment rule, None where cells say it."""
-        graph = self.num_graphs
+        graph, nbytes = self.num_graphs, self.nbytes
         for name, cell in record.cells.items():
             parts = self._columns.get(name)
             if parts is None:
                 parts = self._columns[name] = _ColumnParts(columns[name], rules[name])
             parts.append(graph, cell)
             self.nbytes += len(cell.payload)
-        if not record.cells:
-            self.nbytes += 8 * len(record.sizes)  # or graphs of nothing but a size never end one
+        if self.nbytes == nbytes:
+            self.nbytes += 8 * len(record.sizes)  # or graphs without values would never end one
         for axis, size in record.sizes.items():
             self._sizes.setdefault(axis, {})[graph] = size
         self.num_graphs += 1

@@ -234,6 +234,12 @@ FOREIGN: dict[str, tuple[Callable[[Any], Any], str]] = {
         at("shards", 0, "num_graphs", value=1 << 63),
         "counts must be non-negative",
     ),
+    "nodes beyond 64 bits": (
+        lambda doc: at("shards", 0, "num_nodes", value=1 << 61)(
+            at("shards", 1, "num_nodes", value=1 << 61)(doc)
+        ),
+        "its shards add up to more than 64 bits hold",
+    ),
     "digest": (at("shards", 0, "digest", value="xyz"), "digest must be 32 hexadecimal digits"),
     "generation": (at("generation", value="1"), "generation must be a non-negative int, got '1'"),
     "provenance": (at("provenance", value=[]), "provenance must be an object, got list"),
