@@ -130,7 +130,10 @@ def _major_faults() -> int:
 
 
 def byte_ranges(shard: Shard, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """Where the columns of local graph ranges lie in the file: starts and stops in bytes."""
+    """Where the columns of local graph ranges lie in the file: starts and stops in bytes.
+
+    All within the file and none negative, whatever a ptr says that no reader has checked.
+    """
     starts, stops = [], []
     rows = {axis: (ptr[first], ptr[last]) for axis, ptr in shard.ptrs.items()}
     rows[layout.GRAPH_AXIS] = first, last
@@ -141,7 +144,8 @@ def byte_ranges(shard: Shard, first: Ints, last: Ints) -> tuple[Ints, Ints]:
         stops.append(offset + end * nbytes)
     if not starts:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate(starts), np.concatenate(stops)
+    begin, end = (np.concatenate(each).clip(0, shard.map.nbytes) for each in (starts, stops))
+    return begin, np.maximum(begin, end)
 
 
 def _row(located: Located) -> tuple[int, int]:

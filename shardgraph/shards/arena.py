@@ -11,6 +11,7 @@ import ctypes
 import errno
 import mmap
 import os
+import sys
 import weakref
 from typing import Any
 
@@ -102,6 +103,8 @@ class _Range:
 def _map(
     address: int | None, nbytes: int, protection: int, flags: int, descriptor: int, offset: int
 ) -> int:
+    if nbytes > sys.maxsize:  # which the call would take for less
+        raise OSError(errno.ENOMEM, f"cannot map {nbytes} bytes")
     if flags & _MAP_ANONYMOUS:
         flags |= _MAP_NORESERVE
     found = libc().mmap(address, nbytes, protection, flags, descriptor, offset)

@@ -8,6 +8,7 @@ numbers, and lie within the file. What is opened is what a schema names; no grou
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,8 @@ class Inspector:
             raise self.fault(name, f"holds numbers of other bits than {dtype} has")
         if dtype.byteorder == ">":
             raise self.fault(name, "is big-endian; shards are little-endian")
+        if 8 * math.prod(extent for extent in shape if extent) > sys.maxsize:
+            raise self.fault(name, f"has shape {list(shape)}, which nothing can hold")
         nbytes = dtype.itemsize * math.prod(shape)
         if plist.get_layout() == h5py.h5d.CHUNKED:
             self._check_chunks(dset, plist, name, nbytes)

@@ -73,6 +73,19 @@ def check_size(path: Path, entry: ShardEntry) -> None:
     Raises:
         CorruptShardError: if it is not; a map of a file that shrank would kill the process.
     """
+    if (found := file_size(path)) != entry.nbytes:
+        raise CorruptShardError(
+            f"{path} has {found} bytes, the manifest says {entry.nbytes}: it was truncated "
+            "or replaced; restore it, or convert the dataset again"
+        )
+
+
+def file_size(path: Path) -> int:
+    """The size of a shard's file, which is there and no pipe or device, which may never end.
+
+    Raises:
+        CorruptShardError: if it is missing or no regular file.
+    """
     try:
         found = path.stat()
     except FileNotFoundError as error:
@@ -82,11 +95,7 @@ def check_size(path: Path, entry: ShardEntry) -> None:
         ) from error
     if not stat.S_ISREG(found.st_mode):
         raise CorruptShardError(f"{path} is not a file; restore it, or convert the dataset again")
-    if found.st_size != entry.nbytes:
-        raise CorruptShardError(
-            f"{path} has {found.st_size} bytes, the manifest says {entry.nbytes}: it was truncated "
-            "or replaced; restore it, or convert the dataset again"
-        )
+    return found.st_size
 
 
 def check_claims(directory: Path, entries: Sequence[ShardEntry]) -> None:

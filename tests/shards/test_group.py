@@ -89,6 +89,11 @@ def test_without_addresses_shards_are_read_one_by_one(tmp_path, monkeypatch):
     assert not dataset._pool.groups
 
 
+def test_more_addresses_than_there_are_cannot_be_reserved():
+    with pytest.raises(OSError, match="cannot map 18446744073709551616 bytes"):
+        arena.Arena(np.dtype(np.uint8), (1 << 44,), 1 << 20)
+
+
 def test_a_damaged_ptr_names_its_shard(tmp_path):
     import h5py
 
