@@ -19,7 +19,7 @@ from torch_geometric.data import Data, HeteroData
 
 import shardgraph as sg
 from shardgraph.cli import main
-from shardgraph.verify import RESTORE, Problem, damage
+from shardgraph.verify import RESTORE, Problem, shard
 
 LEVELS = ("quick", "structure", "full")
 DAMAGED = f"bytes are not those that were written; {RESTORE}"
@@ -160,6 +160,41 @@ def test_no_dataset(tmp_path: Path) -> None:
     )
 
 
+def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    (tmp_path / "manifest.json").write_text('{"generation": NaN}')
+    (problem,) = sg.verify(tmp_path)
+    assert str(problem) == (
+        f"cannot read {tmp_path}/manifest.json: JSON has no number NaN; "
+        "restore it, or see `shardgraph repair`"
+    )
+
+
+def test_a_shard_is_not_to_be_removed_for_a_flipped_bit_in_the_manifest(tmp_path: Path) -> None:
+    write(tmp_path, 40, shard_size=600)
+    path = tmp_path / "manifest.json"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"shard-00001.h5", b"shard-00041.h5"))
+    found = [str(problem) for problem in sg.verify(tmp_path)]
+    assert found[0].startswith("manifest.json is not as it was written")
+    stray, missing = found[1:]
+    assert stray.endswith("does not name this shard; keep it until the manifest is restored")
+    assert missing.startswith("shard-00041.h5: is missing though the manifest names it; restore it")
+
+
+def test_a_problem_is_one_line(tmp_path: Path) -> None:
+    """Whatever the names are, they neither end it nor steer a terminal."""
+    name = "a\nb\x1b[2J"
+    with sg.DatasetWriter(tmp_path) as writer:
+        writer.write(Data(x=torch.ones(2, 1), **{name: torch.ones(5, 3)}))
+    forge(tmp_path, lambda file: file.__delitem__(f"columns/{name}"))
+    (problem,) = sg.verify(tmp_path, level="structure")
+    assert str(problem) == (
+        r"shard-00000.h5, column 'a\nb\x1b[2J': /columns/a\nb\x1b[2J is missing; " + RESTORE
+    )
+    assert repr(problem.column) == repr(name)
+
+
 def test_files(tmp_path: Path) -> None:
     write(tmp_path, 40, shard_size=600)
     names = [entry.name for entry in sg.Manifest.read(tmp_path).shards]
@@ -236,6 +271,16 @@ def test_edges_that_leave_their_graph(tmp_path: Path) -> None:
             "correct the raw graphs and convert again",
         )
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "bfloat16", "float8_e4m3fn"])
+def test_what_is_called_edge_index_but_holds_no_nodes(dtype: str, tmp_path: Path) -> None:
+    values = torch.tensor([[torch.inf, 1.0, 1.0], [torch.nan, 0.0, 7.0]])
+    with sg.DatasetWriter(tmp_path) as writer:
+        for _ in range(2):
+            edges = values.to(getattr(torch, dtype))
+            writer.write(Data(x=torch.ones(2, 1), edge_index=edges))
+    assert sg.verify(tmp_path, level="full") == []
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -496,9 +541,14 @@ def test_a_disk_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             raise OSError(5, "Input/output error", str(path))
         return good(path)
 
-    good = damage.file_digest
-    monkeypatch.setattr(damage, "file_digest", fail)
-    (problem,) = sg.verify(tmp_path, level="full")
+    def look_at(path: Path, *rest: Any) -> Any:
+        assert path.name != "shard-00001.h5", "in a map, it would end the process by SIGBUS"
+        return look(path, *rest)
+
+    good, look = shard.file_digest, shard.look
+    monkeypatch.setattr(shard, "file_digest", fail)
+    monkeypatch.setattr(shard, "look", look_at)
+    (problem,) = sg.verify(tmp_path, level="full", workers=1)
     assert problem.shard == "shard-00001.h5"
     assert "Input/output error" in problem.message
 

@@ -162,7 +162,8 @@ class Manifest:
                     f"shard {shard.name} cannot hold {shard.num_graphs} graphs in its "
                     f"{shard.nbytes} bytes"
                 )
-        if max(self.num_nodes, self.num_edges, self.nbytes, self.raw_nbytes) >= 1 << 62:
+        sums = (self.num_nodes, self.num_edges, self.nbytes, self.raw_nbytes)
+        if float(max(sums)) >= 1 << 63:  # as a histogram of them has it
             raise FormatError("its shards add up to more than 64 bits hold")
         if type(self.generation) is not int or self.generation < 0:
             raise FormatError(f"generation must be a non-negative int, got {self.generation!r}")

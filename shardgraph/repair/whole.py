@@ -16,7 +16,7 @@ from shardgraph.format.manifest import ShardEntry
 from shardgraph.format.schema import Schema
 from shardgraph.format.statistics import Statistics
 from shardgraph.shards.open import Shard
-from shardgraph.shards.structure import check_size, read_num_graphs
+from shardgraph.shards.structure import check_size, file_size, read_num_graphs
 from shardgraph.shards.write import stored_row_shape
 from shardgraph.verify.damage import array_problems
 from shardgraph.verify.problem import of_error
@@ -51,14 +51,14 @@ def _size_fault(path: Path, trusted: ShardEntry | None) -> str | None:
     if trusted is not None:
         try:
             check_size(path, trusted)
-        except FormatError as error:
+        except (FormatError, OSError) as error:
             return of_error(error, path).message
     return None
 
 
 def _entry_of(path: Path, stated: ShardEntry | None) -> ShardEntry:
     """The entry of a file as it is now; its counts as stated, or none yet."""
-    nbytes, digest = path.stat().st_size, file_digest(path)
+    nbytes, digest = file_size(path), file_digest(path)
     if stated is not None:
         return replace(stated, nbytes=nbytes, digest=digest)
     return ShardEntry(

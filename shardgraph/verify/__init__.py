@@ -70,10 +70,11 @@ def verify(
     try:
         manifest = Manifest.read(directory)
     except FormatError as error:
-        message = str(error)
-        advice = "" if "has no" in message else "; restore it, or see `shardgraph repair`"
-        return Findings([Problem(message=message + advice)])
-    problems = [*_manifest_problems(directory, manifest), *_stray_files(directory, manifest)]
+        is_absent = isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError))
+        advice = "" if is_absent else "; restore it, or see `shardgraph repair`"
+        return Findings([Problem(message=f"{error}{advice}")])
+    data = (directory / layout.MANIFEST_NAME).read_bytes()
+    problems = [*_manifest_problems(data, manifest), *_stray_files(directory, data, manifest)]
     total = Total(manifest)
     tasks = _tasks(directory, manifest, level, duplicates=duplicates)
     for task, found in _checked(tasks, workers, progress=progress):
@@ -124,8 +125,7 @@ def _bar(total: int, *, show: bool) -> tuple[Callable[[int], object], Callable[[
     return bar.update, bar.close
 
 
-def _manifest_problems(directory: Path, manifest: Manifest) -> Iterator[Problem]:
-    data = (directory / layout.MANIFEST_NAME).read_bytes()
+def _manifest_problems(data: bytes, manifest: Manifest) -> Iterator[Problem]:
     if not is_intact(data):
         yield Problem(
             message=f"{layout.MANIFEST_NAME} is not as it was written; if it was edited on "
@@ -140,12 +140,14 @@ def _manifest_problems(directory: Path, manifest: Manifest) -> Iterator[Problem]
         )
 
 
-def _stray_files(directory: Path, manifest: Manifest) -> Iterator[Problem]:
+def _stray_files(directory: Path, data: bytes, manifest: Manifest) -> Iterator[Problem]:
     named = {entry.name for entry in manifest.shards}
+    # In a manifest that has changed, it may be a shard's name that did.
+    advice = "remove it" if is_intact(data) else "keep it until the manifest is restored"
     for file in sorted(directory.iterdir()):
         name = file.name
         if layout.SHARD_PATTERN.fullmatch(name) and name not in named:
-            yield Problem(shard=name, message="the manifest does not name this shard; remove it")
+            yield Problem(shard=name, message=f"the manifest does not name this shard; {advice}")
         elif (name.startswith(".") and TEMPORARY in name) or name == UNFINISHED:
             yield Problem(
                 message=f"{name} was left by a writer that did not end; unless one is at work, "

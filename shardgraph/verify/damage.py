@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.atomic import digest64, file_digest
+from shardgraph.atomic import digest64
 from shardgraph.errors import CorruptShardError, FormatError
 from shardgraph.format import layout
 from shardgraph.format.manifest import ShardEntry
@@ -20,9 +19,11 @@ from shardgraph.verify.problem import RESTORE, Problem, of_error
 from shardgraph.verify.rows import Ints, Looked
 
 
-def digest_problems(path: Path, entry: ShardEntry, looked: Looked | None) -> list[Problem]:
-    """Differences between a shard's bytes and their digests, as near to their place as can be."""
-    is_same = file_digest(path) == entry.digest  # reads the file, so that the map has it
+def digest_problems(entry: ShardEntry, looked: Looked | None, *, is_same: bool) -> list[Problem]:
+    """Differences between a shard's bytes and their digests, as near to their place as can be.
+
+    ``is_same`` says whether the file as a whole has the manifest's digest.
+    """
     problems = [] if looked is None else list(array_problems(looked))
     if not problems and not is_same:
         where = "outside its arrays" if looked is not None else "somewhere"

@@ -34,7 +34,14 @@ class Problem:
             where.append(f"graph {self.graphs.start}")
         elif self.graphs is not None:
             where.append(f"graphs {self.graphs.start} to {self.graphs.stop - 1}")
-        return f"{', '.join(where)}: {self.message}" if where else self.message
+        return printable(f"{', '.join(where)}: {self.message}" if where else self.message)
+
+
+def printable(line: str) -> str:
+    """A line for a terminal: names come from anywhere, so what would steer it is escaped."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class Findings(list[Problem]):

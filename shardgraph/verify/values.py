@@ -78,7 +78,7 @@ def _edge_columns(schema: Schema) -> Iterator[tuple[Store, Column]]:
         for attribute in store.attributes:
             if attribute.name == "edge_index" and attribute.kind in {"tensor", "edge_index"}:
                 column = next(attribute.columns())
-                if column.row_shape == (2,):
+                if column.row_shape == (2,) and column.dtype in layout.INTEGERS:
                     yield store, column
 
 

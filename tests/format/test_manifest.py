@@ -235,8 +235,8 @@ FOREIGN: dict[str, tuple[Callable[[Any], Any], str]] = {
         "counts must be non-negative",
     ),
     "nodes beyond 64 bits": (
-        lambda doc: at("shards", 0, "num_nodes", value=1 << 61)(
-            at("shards", 1, "num_nodes", value=1 << 61)(doc)
+        lambda doc: at("shards", 0, "num_nodes", value=1 << 62)(
+            at("shards", 1, "num_nodes", value=1 << 62)(doc)
         ),
         "its shards add up to more than 64 bits hold",
     ),

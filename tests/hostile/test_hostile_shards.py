@@ -1,7 +1,9 @@
 """Hostile shards: an error that names file and fault, in every way of reading, and nothing else."""
 
 import importlib.util
+import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from forging import (
     write,
 )
 from shard_cases import CASES, CHUNKS
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
 import shardgraph as sg
 
@@ -223,6 +225,58 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
         readers(root)["one"]()
     (problem,) = sg.verify(root)
     assert "is not a file" in str(problem)
+    if name == SHARD:
+        for rest in ("", " "):  # a manifest as it was written, and one that is not
+            path = root / "manifest.json"
+            path.write_text(path.read_text() + rest)
+            with pytest.raises(
+                sg.FormatError, match=f"no shard .* is whole.*{name}: .* not a file"
+            ):
+                sg.repair(root)
+
+
+def test_rows_that_nothing_can_hold(tmp_path: Path) -> None:
+    """They take no bytes, for there are none of them, but NumPy has no such array."""
+    shape = (0, 1 << 40, 1 << 40)
+
+    def make(file: h5py.File) -> h5py.Dataset:
+        space = h5py.h5s.create_simple(shape)
+        file["columns/x"] = h5py.Dataset(
+            h5py.h5d.create(file.id, b"made", h5py.h5t.IEEE_F32LE, space)
+        )
+        file["columns/x"].attrs["row_shape"] = np.bytes_(str(list(shape[1:])))
+        return file["columns/x"]
+
+    with sg.DatasetWriter(tmp_path) as writer:
+        writer.write(Data(x=torch.ones(0, 3, 0), y=1.0, num_nodes=2))
+    forge(tmp_path, replaced("columns/x", make))
+    path = tmp_path / "manifest.json"
+    doc = json.loads(path.read_text())
+    doc["schema"]["stores"][0]["attributes"][0]["column"]["row_shape"] = shape[1:]
+    path.write_text(json.dumps(doc))
+    message = f"/columns/x has shape {list(shape)}, which nothing can hold"
+    for read in (
+        lambda: sg.ShardedDataset(tmp_path)[0],
+        lambda: list(sg.GraphLoader(sg.ShardedDataset(tmp_path), batch_size=2)),
+        lambda: sg.repair(tmp_path),
+    ):
+        with pytest.raises(sg.FormatError, match=re.escape(message)):
+            read()
+    assert any(message in str(found) for found in sg.verify(tmp_path, level="structure"))
+
+
+def test_sizes_that_add_up_to_more_than_64_bits(tmp_path: Path) -> None:
+    with sg.DatasetWriter(tmp_path, shard_size=1) as writer:
+        for _ in range(2):
+            writer.write(Data(y=1.0, num_nodes=2))
+    for number in range(2):
+        with h5py.File(tmp_path / f"shard-0000{number}.h5", "r+") as file:
+            file["ptr/node"][1] = 1 << 62
+    found = sg.verify(tmp_path, level="structure")
+    assert [str(problem).split(";")[0] for problem in found] == [
+        f"shard-0000{number}.h5: its num_nodes is {1 << 62}, the manifest says 2"
+        for number in range(2)
+    ]
 
 
 def test_classes_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
