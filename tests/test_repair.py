@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import pytest
 import torch
+from forging import little_memory
 from torch_geometric.data import Data, HeteroData
 
 import shardgraph as sg
@@ -206,6 +207,57 @@ def test_an_edited_manifest_is_signed_anew(root: Path) -> None:
     assert sg.verify(root, level="full") == []
 
 
+def test_a_shard_whose_name_changed_in_the_manifest_is_found_by_its_digest(root: Path) -> None:
+    name, _ = places(sg.Manifest.read(root), 1)
+    edit(root, lambda doc: doc["shards"][1].update(name=name.replace("00001", "00041")))
+    report = sg.repair(root)
+    assert report.lost == ()
+    assert names(root) == [f"g{g}" for g in range(30)]
+    assert split_ids(root) == {name: list(ids) for name, ids in SPLITS.items()}
+    assert sg.verify(root, level="full") == []
+
+
+def test_another_schema_may_be_given_where_the_manifest_changed(root: Path, tmp_path: Path) -> None:
+    sg.Manifest.read(root).write(tmp_path)
+
+    def change(doc: Any) -> None:
+        doc["schema"]["stores"][0]["attributes"][0]["column"]["row_shape"] = [3]
+
+    edit(root, change)
+    before = files(root)
+    with pytest.raises(sg.FormatError, match=r"no shard .* is whole.* as like=\.\.\. \(--like"):
+        sg.repair(root)
+    assert files(root) == before
+    report = sg.repair(root, like=tmp_path)
+    assert report.lost == ()
+    assert "its splits and provenance are taken on trust" in report.remarks[0]
+    assert names(root) == [f"g{g}" for g in range(30)]
+    assert split_ids(root) == {name: list(ids) for name, ids in SPLITS.items()}
+    assert sg.verify(root, level="full") == []
+
+
+@pytest.mark.parametrize("change", [[], [" "]], ids=["as it was written", "changed"])
+def test_claims_of_graphs_that_are_not_there(change: list[str], root: Path) -> None:
+    """They take no memory, and the splits keep the graphs that are."""
+    name, lost = places(sg.Manifest.read(root), 1)
+    path = root / "manifest.json"
+    manifest = sg.Manifest.read(root)
+    entry = replace(manifest.shards[1], num_graphs=1 << 50, nbytes=1 << 60, digest="0" * 32)
+    more = (1 << 50) - len(lost)
+    splits = {"all": [[0, 30 + more]], "ends": [[0, 1], [lost.stop + more, 30 + more]], "no": []}
+    shards = (manifest.shards[0], entry, *manifest.shards[2:])
+    replace(manifest, shards=shards, splits=splits).write(root)
+    path.write_text("".join([path.read_text(), *change]))
+    (root / name).unlink()
+    with little_memory():
+        report = sg.repair(root)
+    assert report.lost[0].num_graphs == 1 << 50
+    assert f"split 'all': {30 - len(lost)} of {30 + more} graphs are left" in report.remarks
+    assert names(root) == [f"g{g}" for g in range(30) if g not in lost]
+    kept = range(30 - len(lost))
+    assert split_ids(root) == {"all": [*kept], "ends": [0, *kept[lost.start :]], "no": []}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -335,6 +387,38 @@ def test_a_pyg_root(tmp_path: Path) -> None:
             writer.write(Data(x=torch.ones(n, 1)))
     (tmp_path / "processed" / "shard-00001.h5").unlink()
     assert sg.repair(tmp_path).path == tmp_path / "processed"
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "processed" / "manifest.json").rename(tmp_path / "copy" / "manifest.json")
+    report = sg.repair(tmp_path, like=tmp_path / "copy")
+    assert (report.path, report.kept) == (tmp_path / "processed", ("shard-00000.h5",))
+
+
+def test_a_link_that_leads_round_in_a_circle(root: Path) -> None:
+    name, lost = places(sg.Manifest.read(root), 1)
+    (root / name).unlink()
+    (root / name).symlink_to(name)
+    report = sg.repair(root)
+    assert [loss.name for loss in report.lost] == [name]
+    assert report.quarantine is not None
+    assert (report.quarantine / name).is_symlink()
+    assert names(root) == [f"g{g}" for g in range(30) if g not in lost]
+
+
+def test_the_command_says_one_thing_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\nb\x1b[2J"
+    with sg.DatasetWriter(tmp_path, shard_size=1) as writer:
+        for _ in range(2):
+            writer.write(Data(x=torch.ones(2, 1), **{name: torch.ones(5, 3)}))
+    with h5py.File(tmp_path / "shard-00001.h5", "r+") as file:
+        del file[f"columns/{name}"]
+    assert main(["repair", str(tmp_path)]) == 3
+    said = capsys.readouterr().out
+    assert r"shard-00001.h5: lost 1 graphs:" in said
+    assert "\x1b" not in said
+    assert main(["info", str(tmp_path)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_beside_a_writer(root: Path) -> None:

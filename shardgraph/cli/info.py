@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the dataset's description, and returns 1 if a shard cannot be opened."""
     from shardgraph.format.manifest import Manifest, dataset_directory
     from shardgraph.shards.structure import check_claims
+    from shardgraph.verify.problem import printable
 
     path = dataset_directory(Path(args.path))
     manifest = Manifest.read(path)
@@ -45,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     sections += [_labels(manifest), _splits(manifest), _provenance(manifest)]
     if problem is not None:
         sections.append(f"PROBLEM  {problem}")
-    print("\n\n".join(section for section in sections if section))
+    text = "\n\n".join(section for section in sections if section)
+    print("\n".join(map(printable, text.split("\n"))))
     return 0 if problem is None else 1
 
 

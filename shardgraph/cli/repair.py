@@ -31,9 +31,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints what was done and lost, and returns 3 if graphs were lost."""
     from shardgraph.cli import DONE, REJECTED
     from shardgraph.repair import repair
+    from shardgraph.verify.problem import printable
 
     report = repair(args.path, broken=args.broken, like=args.like, dry_run=args.dry_run)
-    print(report)
+    print("\n".join(map(printable, str(report).split("\n"))))
     if args.dry_run and report.changed:
         print("nothing was changed; without --dry-run it is done")
     return REJECTED if report.lost else DONE

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +58,45 @@ def unpack_split(value: Any, num_graphs: int) -> NDArray[np.int64]:
         return np.concatenate([np.empty(0, np.int64), *ranges])
     mask = np.unpackbits(_bits(value), bitorder="little")
     return np.flatnonzero(mask).astype(np.int64, copy=False)
+
+
+def renumbered(value: Any, counts: Sequence[int], kept: Sequence[bool]) -> tuple[Any, int, int]:
+    """A subset where of runs of so many graphs only some are kept, by the new numbers of those.
+
+    Also its number of graphs before and after. Takes no more memory than the subset does, whatever
+    the counts say.
+    """
+    old = [*itertools.accumulate(counts, initial=0)]
+    left = (count if is_kept else 0 for count, is_kept in zip(counts, kept, strict=True))
+    new = [*itertools.accumulate(left, initial=0)]
+    if isinstance(value, list):
+
+        def place(graph: int) -> int:
+            run = min(bisect.bisect_right(old, graph), len(counts)) - 1
+            return new[run] + (graph - old[run]) * kept[run]
+
+        before = _merged(value)
+        after = _merged([place(start), place(stop)] for start, stop in before)
+        return after, _size(before), _size(after)
+    ids = unpack_split(value, old[-1])
+    run = np.searchsorted(old, ids, side="right") - 1
+    new_ids = (ids - np.array(old)[run] + np.array(new)[run])[np.array(kept)[run]]
+    return pack_split(new_ids, new[-1]), len(ids), len(new_ids)
+
+
+def _size(ranges: list[list[int]]) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
+def _merged(ranges: Iterable[list[int]]) -> list[list[int]]:
+    """The same graphs in ranges that ascend and do not touch."""
+    found: list[list[int]] = []
+    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
+        if found and start <= found[-1][1]:
+            found[-1][1] = max(stop, found[-1][1])
+        else:
+            found.append([start, stop])
+    return found
 
 
 def is_split(value: Any, num_graphs: int) -> bool:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardgraph.atomic import directory_lock, publishing, sync_directory
+from shardgraph.atomic import directory_lock, file_digest, publishing, sync_directory
 from shardgraph.errors import FormatError
 from shardgraph.format import layout
 from shardgraph.format.manifest import Manifest, ShardEntry, dataset_directory
-from shardgraph.format.splits import is_split, pack_split, unpack_split
+from shardgraph.format.splits import is_split, renumbered
 from shardgraph.format.statistics import Statistics
-from shardgraph.repair.known import known_of
+from shardgraph.repair.known import ADVICE, known_of
 from shardgraph.repair.report import Loss, RepairReport
 from shardgraph.repair.whole import whole_shard
 
@@ -43,14 +40,15 @@ def repair(
     were taken of, and its counts are the manifest's. Statistics are taken anew, splits lose the
     graphs that are lost. The new manifest replaces the old at once; the old one is kept, and so are
     broken shards unless they are to be dropped. Shards that no manifest names are left alone,
-    except where no manifest can be read: then all that fit ``like`` are taken, in order of name.
+    except where no manifest can be read: then all that fit the schema are taken, in order of name;
+    and where its bytes changed: then a shard is also known by its digest.
 
     Args:
         path: A directory with shards, or a PyG root whose ``processed/`` is one.
         broken: What becomes of broken shards: ``"quarantine"`` moves them to a folder beside the
             shards, ``"drop"`` removes them for good.
-        like: Another dataset, or a copy of the manifest, whose schema is taken if no schema can be
-            had from the manifest at ``path``.
+        like: Another dataset, or a folder with a copy of the manifest, whose schema is taken unless
+            the manifest at ``path`` is as it was written.
         dry_run: Whether only to say what would be done.
 
     Raises:
@@ -73,7 +71,7 @@ def repair(
     """
     if broken not in BROKEN:
         raise ValueError(f"broken must be one of {', '.join(BROKEN)}; got {broken!r}")
-    directory = dataset_directory(Path(path))
+    directory = _directory(Path(path))
     if not directory.is_dir():
         raise FormatError(f"{directory} is not a directory, so there is nothing to repair")
     if dry_run:
@@ -83,6 +81,20 @@ def repair(
         return work.carry_out(drop=broken == "drop")
 
 
+def _directory(root: Path) -> Path:
+    """Where the manifest is, or else the shards: in ``root``, or in its ``processed/``."""
+    found, processed = dataset_directory(root), root / "processed"
+    if not (found / layout.MANIFEST_NAME).exists() and not any(_shard_files(found)):
+        return processed if any(_shard_files(processed)) else found
+    return found
+
+
+def _shard_files(directory: Path) -> list[Path]:
+    """What has the name of a shard, in order of name."""
+    files = directory.iterdir() if directory.is_dir() else ()
+    return sorted(file for file in files if layout.SHARD_PATTERN.fullmatch(file.name))
+
+
 class _Repair:
     """Finds out what is whole; then does what is to be done."""
 
@@ -90,6 +102,8 @@ class _Repair:
         self._directory = directory
         self._known = known_of(directory, like)
         self._kept: list[ShardEntry] = []
+        self._counts: list[tuple[int, bool]] = []
+        """Number of graphs of each shard that the manifest names, and whether they are kept."""
         self._statistics: list[Statistics] = []
         self._lost: list[Loss] = []
         self._remarks = list(self._known.remarks)
@@ -97,7 +111,14 @@ class _Repair:
             self._look_at(name, entry)
         if not self._kept:
             reasons = "; ".join(map(str, self._lost)) or "there are no shards"
-            raise FormatError(f"no shard in {directory} is whole, so nothing is changed: {reasons}")
+            advice = (
+                ""
+                if self._known.is_intact or like is not None
+                else f". If it is the manifest that is wrong, {ADVICE}"
+            )
+            raise FormatError(
+                f"no shard in {directory} is whole, so nothing is changed: {reasons}{advice}"
+            )
         self._manifest = self._make_manifest()
         self.report = RepairReport(
             path=directory,
@@ -109,21 +130,35 @@ class _Repair:
         )
 
     def _candidates(self) -> Iterator[tuple[str, ShardEntry | None]]:
-        if self._known.entries is not None:
-            yield from ((entry.name, entry) for entry in self._known.entries)
+        if self._known.entries is None:
+            yield from ((file.name, None) for file in _shard_files(self._directory))
             return
-        for file in sorted(self._directory.iterdir()):
-            if layout.SHARD_PATTERN.fullmatch(file.name):
-                yield file.name, None
+        found = self._renamed(self._known.entries)
+        yield from ((found.get(entry.name, entry.name), entry) for entry in self._known.entries)
+
+    def _renamed(self, entries: Sequence[ShardEntry]) -> dict[str, str]:
+        """Of shards that are missing, the files that no entry names and that have their digests.
+
+        For in a manifest that is not as it was written, a name may be what changed.
+        """
+        missing = [entry for entry in entries if not (self._directory / entry.name).exists()]
+        if self._known.is_intact or not missing:
+            return {}
+        named = {entry.name for entry in entries}
+        files = [f for f in _shard_files(self._directory) if f.name not in named and f.is_file()]
+        found = {file_digest(file): file.name for file in files}
+        return {e.name: found.pop(e.digest) for e in missing if e.digest in found}
 
     def _look_at(self, name: str, stated: ShardEntry | None) -> None:
         trusted = stated if self._known.is_intact else None
         found = whole_shard(self._directory / name, self._known.schema, trusted)
         if isinstance(found, str):
             count = None if stated is None else stated.num_graphs
+            self._counts.append((count or 0, False))
             self._lost.append(Loss(name=name, num_graphs=count, reason=found))
             return
         entry, statistics = found
+        self._counts.append((entry.num_graphs, True))
         self._kept.append(entry)
         self._statistics.append(statistics)
         if stated is not None and stated != entry:
@@ -146,21 +181,15 @@ class _Repair:
     def _splits(self) -> dict[str, Any]:
         """The splits with the graphs that are left, by their new numbers."""
         known = self._known
-        kept = {entry.name: entry.num_graphs for entry in self._kept}
-        entries = known.entries or ()
-        counts = [kept.get(entry.name, entry.num_graphs) for entry in entries]
-        is_kept = np.repeat([entry.name in kept for entry in entries], counts)
-        new: NDArray[np.int64] = np.cumsum(is_kept) - 1
+        counts, kept = zip(*self._counts, strict=True)
         found = {}
         for name, split in known.splits.items():
-            if known.entries is None or not is_split(split, len(is_kept)):
+            if known.entries is None or not is_split(split, sum(counts)):
                 self._remarks.append(f"split {name!r}: lost, since its graphs cannot be told")
                 continue
-            ids = unpack_split(split, len(is_kept))
-            left = new[ids[is_kept[ids]]]
-            found[name] = pack_split(left, int(is_kept.sum()))
-            if len(left) < len(ids):
-                self._remarks.append(f"split {name!r}: {len(left)} of {len(ids)} graphs are left")
+            found[name], size, left = renumbered(split, counts, kept)
+            if left < size:
+                self._remarks.append(f"split {name!r}: {left} of {size} graphs are left")
         return found
 
     def _is_needed(self) -> bool:

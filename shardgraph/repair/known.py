@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,11 @@ from shardgraph.format.manifest import (
 )
 from shardgraph.format.schema import Schema
 from shardgraph.format.splits import is_split
+
+ADVICE = (
+    "name another dataset of the same schema, or a folder with a copy of manifest.json, as "
+    "like=... (--like ...)"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,14 +39,18 @@ class Known:
 
 
 def known_of(directory: Path, like: str | Path | None) -> Known:
-    """What the manifest says, as far as it can be read; else the schema of another one."""
+    """What the manifest says, as far as it can be read.
+
+    Unless it is as it was written, the schema is that of ``like``, where that is given.
+    """
     path = directory / layout.MANIFEST_NAME
     try:
         manifest = Manifest.read(directory)
     except FormatError as error:
-        known = _parts(path) if like is None else None
-        if known is None:
-            known = Known(schema=_schema_of(like, error))
+        known = _parts(path)
+        if known is None or like is not None:
+            schema = _schema_of(like, error)
+            known = Known(schema=schema) if known is None else replace(known, schema=schema)
         known.remarks.append(f"the manifest could not be read: {error}")
         return known
     known = Known(
@@ -53,10 +62,13 @@ def known_of(directory: Path, like: str | Path | None) -> Known:
         is_intact=is_intact(path.read_bytes()),
     )
     if not known.is_intact:
+        trusted = "schema, splits" if like is None else "splits"
         known.remarks.append(
-            "the manifest was not as it was written: its schema, splits and provenance are taken "
+            f"the manifest was not as it was written: its {trusted} and provenance are taken "
             "on trust, for its shards bear them out"
         )
+        if like is not None:
+            known.schema = _schema_of(like, None)
     return known
 
 
@@ -81,10 +93,7 @@ def _parts(path: Path) -> Known | None:
     return known
 
 
-def _schema_of(like: str | Path | None, error: FormatError) -> Schema:
+def _schema_of(like: str | Path | None, error: FormatError | None) -> Schema:
     if like is None:
-        raise FormatError(
-            f"{error}. Its schema is needed and cannot be had: name another dataset of the same "
-            "schema, or a folder with a copy of manifest.json, as like=... (--like ...)"
-        ) from error
+        raise FormatError(f"{error}. Its schema is needed and cannot be had: {ADVICE}") from error
     return Manifest.read(dataset_directory(Path(like))).schema

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from shardgraph.errors import FormatError
-from shardgraph.format.splits import MAX_RANGES, is_split, pack_split, unpack_split
+from shardgraph.format.splits import MAX_RANGES, is_split, pack_split, renumbered, unpack_split
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,23 @@ def test_spare_bits_are_zero():
     assert np.array_equal(unpack_split({"bits": "/wM="}, 10), np.arange(10))
     assert not is_split({"bits": "/wc="}, 10)  # eleven
     assert is_split({"bits": "//8="}, 16)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_what_is_left_of_a_split_is_renumbered(step):
+    """Both forms alike: few ranges, and bits from 1,000 ranges on."""
+    counts, kept = [900, 0, 2500, 1, 600], [True, False, False, True, True]
+    ids = np.arange(5, 4001, step)
+    is_kept = np.repeat(kept, counts)
+    new = np.cumsum(is_kept) - 1
+    left = new[ids[is_kept[ids]]]
+    value, size, size_left = renumbered(pack_split(ids, 4001), counts, kept)
+    assert (size, size_left) == (len(ids), len(left))
+    assert np.array_equal(unpack_split(value, 1501), left)
+
+
+def test_ranges_that_meet_where_others_are_lost_become_one():
+    counts, kept = [4, 1 << 50, 4], [True, False, True]
+    split = [[2, 3], [1, 6], [6, 6], [(1 << 50) + 3, (1 << 50) + 6]]
+    assert renumbered(split, counts, kept) == ([[1, 6]], 8, 5)
+    assert renumbered([], counts, kept) == ([], 0, 0)

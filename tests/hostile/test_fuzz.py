@@ -66,7 +66,18 @@ def outcome(root: Path) -> list[str]:
         if not problems:
             wrong.append("verify finds nothing")
         info(root)
+        wrong += outcome_of_repair(root)
     return wrong
+
+
+def outcome_of_repair(root: Path) -> list[str]:
+    try:
+        sg.repair(root, dry_run=True)
+    except sg.ShardGraphError:
+        return []
+    except Exception as error:  # noqa: BLE001
+        return [f"repair: {type(error).__name__}: {error}"]
+    return []
 
 
 def test_the_checksum_is_hdf5s(base: Any) -> None:
@@ -148,6 +159,7 @@ def outcome_of_manifest(root: Path) -> list[str]:
             info(root)
         except Exception as error:  # noqa: BLE001
             wrong.append(f"info: {type(error).__name__}: {error}")
+        wrong += outcome_of_repair(root)
     return wrong
 
 
