@@ -1,6 +1,8 @@
 """Repair: what is whole stays, what is broken is put aside, and what was lost is said."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +19,7 @@ import shardgraph as sg
 from shardgraph.atomic import LockedError, directory_lock
 from shardgraph.cli import main
 from shardgraph.format.splits import pack_split, unpack_split
-from shardgraph.repair import Loss
+from shardgraph.repair import Loss, whole
 
 
 def graphs(count: int) -> Iterator[Data]:
@@ -391,6 +393,25 @@ def test_a_pyg_root(tmp_path: Path) -> None:
     (tmp_path / "processed" / "manifest.json").rename(tmp_path / "copy" / "manifest.json")
     report = sg.repair(tmp_path, like=tmp_path / "copy")
     assert (report.path, report.kept) == (tmp_path / "processed", ("shard-00000.h5",))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+def test_a_shard_that_may_not_be_read_is_not_lost(
+    number: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, _ = places(sg.Manifest.read(root), 1)
+
+    def refuse(path: Path) -> str:
+        if path.name == name:
+            raise OSError(number, os.strerror(number), str(path))
+        return digest(path)
+
+    digest = whole.file_digest
+    monkeypatch.setattr(whole, "file_digest", refuse)
+    before = files(root)
+    with pytest.raises(OSError, match=f"{os.strerror(number)}.*{name}"):
+        sg.repair(root, broken="drop")
+    assert files(root) == before
 
 
 def test_a_link_that_leads_round_in_a_circle(root: Path) -> None:

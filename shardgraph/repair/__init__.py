@@ -54,6 +54,7 @@ def repair(
     Raises:
         FormatError: if no schema can be had, or no shard is whole; nothing is changed.
         LockedError: if a writer is at work there.
+        OSError: if a shard may not be read, for it may be whole; nothing is changed.
         ValueError: if ``broken`` is neither.
 
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from shardgraph.verify.problem import of_error
 from shardgraph.verify.rows import counts_of, total_problems
 from shardgraph.verify.shard import look
 
+_NOT_THE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say nothing against a file, which therefore is not lost."""
+
 
 def whole_shard(
     path: Path, schema: Schema, trusted: ShardEntry | None
@@ -30,6 +34,9 @@ def whole_shard(
     """The entry and the statistics of a shard that is whole, or why it is not.
 
     ``trusted`` says what it must add up to; without it, it may be any that fits the schema.
+
+    Raises:
+        OSError: if it may not be looked at, so that nothing is known of it.
     """
     try:
         entry = _entry_of(path, trusted)
@@ -42,6 +49,8 @@ def whole_shard(
         found = _counted(entry, counts_of(looked)), _statistics_of(looked.shard, schema)
         looked.shard.close()
     except (FormatError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_THE_FILE:
+            raise
         return _size_fault(path, trusted) or of_error(error, path).message
     return found
 
