@@ -107,9 +107,9 @@ class ShardSink:
             self.shards.append(shard)
 
     def discard(self) -> None:
-        """Removes the shards written so far."""
-        for entry, _ in self.shards:
-            (self._directory / entry.name).unlink(missing_ok=True)
+        """Removes the shards written so far, and one whose writing was cut off at its very end."""
+        for number in range(len(self.shards) + 1):
+            (self._directory / self._name(number)).unlink(missing_ok=True)
 
 
 class DatasetWriter:

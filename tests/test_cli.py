@@ -349,6 +349,16 @@ def test_info_of_typed_graphs_and_splits(call, tmp_path):
     assert ["nodes", "3.5", "0.5", "3", "3.5", "4"] in rows
 
 
+def test_info_of_infinite_values_and_labels_that_are_nan(call, tmp_path):
+    with DatasetWriter(tmp_path) as writer:
+        writer.write(Data(x=torch.full((2, 1), torch.inf), y=torch.tensor([torch.nan])))
+    status, out, err = call("info", tmp_path)
+    assert (status, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["x", "float32", "[N,", "1]", "float32", "inf", "nan", "inf", "inf", "0"] in rows
+    assert "classes" not in out
+
+
 def test_info_finds_the_dataset_of_a_pyg_root(call, dataset, tmp_path):
     (tmp_path / "root").mkdir()
     dataset.rename(tmp_path / "root" / "processed")

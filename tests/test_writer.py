@@ -158,6 +158,18 @@ def test_an_exception_publishes_nothing_and_leaves_no_file(tmp_path):
     assert files_of(tmp_path / "old") == before
 
 
+def test_an_interrupt_just_after_a_shard_was_written_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    writer = sg.DatasetWriter(tmp_path / "d", shard_size=1)
+    writer.write(graph(0))
+    monkeypatch.setattr("shardgraph.shards.write.ShardEntry", interrupted)
+    with pytest.raises(KeyboardInterrupt), writer:
+        writer.write(graph(1))
+    assert not (tmp_path / "d").exists()
+
+
 def test_without_a_graph_there_is_no_dataset(tmp_path):
     with (
         pytest.raises(ValueError, match=r"no graph was written to .*; nothing is published"),

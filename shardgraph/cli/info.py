@@ -102,9 +102,10 @@ def _values(found: ColumnStatistics | None) -> list[str]:
 
     seen = found.observed > 0
     counts, means = found.observed[seen], found.mean[seen]
-    mean = float(np.average(means, weights=counts))
-    m2 = found.m2[seen].sum() + (counts * (means - mean) ** 2).sum()
-    std = float(np.sqrt(m2 / counts.sum()))
+    with np.errstate(all="ignore"):  # infinite values
+        mean = float(np.average(means, weights=counts))
+        m2 = found.m2[seen].sum() + (counts * (means - mean) ** 2).sum()
+        std = float(np.sqrt(m2 / counts.sum()))
     ends = found.min[seen].min().item(), found.max[seen].max().item()
     return [*(f"{value:.4g}" for value in (mean, std, *ends)), f"{found.nan:,}"]
 
@@ -147,7 +148,7 @@ def _labels(manifest: Manifest) -> str:
     """Classes of the integer labels: how many graphs, or nodes, have each."""
     lines = []
     for name, counts in manifest.statistics.labels.items():
-        if counts is None or not all(float(value).is_integer() for value in counts):
+        if not counts or not all(float(value).is_integer() for value in counts):
             continue
         listed = ", ".join(f"{int(value)}: {count:,}" for value, count in _first(counts))  # type: ignore[arg-type]
         more = ", ..." if len(counts) > _MOST else ""
