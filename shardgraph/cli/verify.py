@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the problems and notes, a line each, and returns 1 if there are any problems."""
     from shardgraph.verify import verify
+    from shardgraph.verify.problem import printable
 
     found = verify(
         args.path,
@@ -42,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     for problem in found:
         print(problem)
     if not found:
-        print(f"{args.path}: no problem found ({args.level}: {_LOOKED_AT[args.level]})")
+        text = f"{args.path}: no problem found ({args.level}: {_LOOKED_AT[args.level]})"
+        print(printable(text))
     for note in found.notes:
         print(f"note: {note}")
     return 1 if found else 0

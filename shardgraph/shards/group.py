@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Hashable
 from typing import Any, TypeAlias
@@ -86,8 +87,10 @@ class ShardGroup:
         """Places a shard's arrays beside those of the others.
 
         Raises:
-            OSError: if the system maps no more.
+            OSError: if the system maps no more, or a ptr says more rows than can be numbered.
         """
+        if any(used + shard.ends[axis] >= 1 << 62 for axis, used in self._used.items()):
+            raise OSError(errno.EOVERFLOW, f"too many rows in {shard.path}")
         index = shard.index
         located: dict[tuple[str, str], Located] = {
             **{("columns", name): column.located for name, column in index.columns.items()},

@@ -94,6 +94,19 @@ def test_more_addresses_than_there_are_cannot_be_reserved():
         arena.Arena(np.dtype(np.uint8), (1 << 44,), 1 << 20)
 
 
+def test_shards_that_claim_more_nodes_than_can_be_numbered_are_read_one_by_one(tmp_path):
+    import h5py
+
+    graphs = [Data(y=float(number), num_nodes=2) for number in range(4)]
+    write(tmp_path / "d", graphs, shard_size=1)
+    for number in range(4):
+        with h5py.File(tmp_path / f"d/shard-0000{number}.h5", "r+") as file:
+            file["ptr/node"][1] = 1 << 62
+    dataset = sg.ShardedDataset(tmp_path / "d")
+    for number, data in enumerate(dataset):
+        assert_same(Data(y=float(number), num_nodes=1 << 62), data)
+
+
 def test_a_damaged_ptr_names_its_shard(tmp_path):
     import h5py
 
