@@ -135,7 +135,7 @@ class ShardGroup:
         ptr, end = self.ptrs[axis], self._end[axis][numbers]
         starts, stops = ptr[graphs], ptr[graphs + 1]
         lengths = stops - starts
-        bad = (lengths < 0) | (starts < 0) | (stops > end)
+        bad = (starts < 0) | (stops < starts) | (stops > end)
         if bad.any():
             raise self._falls(axis, int(numbers[np.flatnonzero(bad)[0]]))
         if np.add.reduce(lengths) > np.minimum.reduce(end):

@@ -118,6 +118,7 @@ class Shard:
         if (
             np.minimum.reduce(lengths) < 0
             or np.minimum.reduce(starts) < 0
+            or np.minimum.reduce(stops) < 0  # or a length might wrap around
             or np.maximum.reduce(stops) > end
         ):
             raise self.falls(axis)
@@ -133,9 +134,10 @@ class Shard:
         Raises:
             CorruptShardError: if ptr falls.
         """
-        lengths: Ints = np.diff(self.ptrs[axis])
-        if (lengths < 0).any():
+        ptr = self.ptrs[axis]
+        if (ptr[1:] < ptr[:-1]).any():
             raise self.falls(axis)
+        lengths: Ints = np.diff(ptr)
         return lengths
 
     def falls(self, axis: str) -> CorruptShardError:

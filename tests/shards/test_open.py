@@ -3,11 +3,14 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from forging import SHARD, attribute, forge, write
+from torch_geometric.data import Data
 
 import shardgraph as sg
 
@@ -96,3 +99,27 @@ def test_size_changed_while_open(root: Path) -> None:
     dataset._pool._next_check = 0.0  # the sizes were looked at a moment ago
     with pytest.raises(sg.CorruptShardError, match=f"{SHARD} has 100 bytes, the manifest says"):
         dataset.__getitems__([0])
+
+
+@pytest.mark.parametrize("shard_size", ["1MB", 1000], ids=["one shard", "group"])
+@pytest.mark.parametrize(
+    "ptr",
+    [
+        [0, 5, -(1 << 63), 15],  # from 5 to there is 2 ** 63 - 5 in 64 bits
+        [0, 1 << 62, (1 << 63) - 1, -(1 << 62), 0, 25],  # which rises all the way round
+    ],
+)
+def test_lengths_that_wrap_around(ptr: list[int], shard_size: Any, tmp_path: Path) -> None:
+    with sg.DatasetWriter(tmp_path, shard_size=shard_size) as writer:
+        for _ in range(20):
+            writer.write(Data(x=torch.ones(5, 10)))
+    assert len(sg.Manifest.read(tmp_path).shards) == (1 if shard_size == "1MB" else 4)
+    with h5py.File(tmp_path / SHARD, "r+") as file:
+        file["ptr/node"][: len(ptr)] = ptr
+    dataset = sg.ShardedDataset(tmp_path)
+    message = "shard-00000.h5: /ptr/node does not rise from 0"
+    for ids in ([1], [1, 19]):
+        with pytest.raises(sg.CorruptShardError, match=message):
+            dataset.__getitems__(ids)
+    with pytest.raises(sg.CorruptShardError, match=message):
+        _ = dataset.sizes
