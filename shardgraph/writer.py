@@ -21,7 +21,6 @@ from torch_geometric.data.data import BaseData
 from shardgraph.atomic import TEMPORARY, UNFINISHED, directory_lock, needing_room
 from shardgraph.collate import GraphEncoder
 from shardgraph.errors import FormatError
-from shardgraph.format import layout
 from shardgraph.format.layout import MANIFEST_NAME, SHARD_PATTERN, generation_of, parse_size
 from shardgraph.format.manifest import Manifest, ShardEntry, parse_json
 from shardgraph.format.schema import Schema
@@ -100,9 +99,7 @@ class ShardSink:
         schema = self._encoder.schema
         if self._buffer.num_graphs and schema is not None:
             path = self._directory / self._name(len(self.shards))
-            ptrs = 8 * (self._buffer.num_graphs + 1) * len(schema.size_axes)
-            arrays = layout.ALIGNMENT * (len(schema.size_axes) + len(schema.columns))
-            with needing_room(path, self._buffer.nbytes + ptrs + arrays):
+            with needing_room(path, self._buffer.room(schema)):
                 shard = self._buffer.write(path, schema, compression=self._compression)
             self.shards.append(shard)
 

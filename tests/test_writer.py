@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -289,6 +290,43 @@ def test_leftovers_of_a_crash_are_removed(tmp_path):
     write(tmp_path, range(1))
     left = sorted(files_of(tmp_path))
     assert left == ["keep.h5", "manifest.json", "shard-00000.h5", "shard-1.h5"]
+
+
+class Sevens(Data):
+    def __inc__(self, key, value, *args, **kwargs):
+        return 7 if key.startswith("n") else super().__inc__(key, value, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda i: Data(num_nodes=i), id="sizes"),
+        pytest.param(
+            lambda i: Data(num_nodes=1, **{f"s{k}": "a" * ((i + k) % 3) for k in range(10)}),
+            id="texts",
+        ),
+        pytest.param(
+            lambda i: Sevens(num_nodes=5, **{f"n{k}": torch.arange((i + k) % 3) for k in range(4)}),
+            id="increments",
+        ),
+        pytest.param(lambda i: Data(num_nodes=1, v=torch.ones(i % 3, i % 2, 1, 1)), id="shapes"),
+    ],
+)
+def test_room_is_asked_for_all_that_a_shard_takes(make, tmp_path, monkeypatch):
+    """HDF5 must not meet a full disk: it ended the process by SIGSEGV."""
+    asked = []
+
+    def asking(path, nbytes):
+        asked.append((path, nbytes))
+        return nullcontext()
+
+    monkeypatch.setattr("shardgraph.writer.needing_room", asking)
+    with sg.DatasetWriter(tmp_path, varying=["v"], shard_size=30_000) as writer:
+        for number in range(2500):
+            writer.write(make(number))
+    assert len(asked) == len(sg.Manifest.read(tmp_path).shards)
+    for path, nbytes in asked:
+        assert path.stat().st_size <= nbytes <= 3 * path.stat().st_size + 50_000
 
 
 # Overwriting -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,13 @@ class _ColumnParts:
         if cell.shape is not None:
             self.shapes.append(cell.shape)
 
+    def room(self, num_graphs: int) -> int:
+        """Bytes that it takes beside its values at most: own ptr, increments, shapes; and HDF5."""
+        width = 0 if self.column.per_graph else 1
+        width += math.prod(self.column.inc_shape) if self.incs else 0
+        width += max(map(len, self.shapes), default=0)
+        return width * 8 * (num_graphs + 1) + 2 * layout.ALIGNMENT
+
     def array(self) -> Array:
         """All rows: [R, *row_shape], complex numbers as pairs in one more dimension."""
         data = np.frombuffer(b"".join(self.payloads), layout.STORAGE[self.column.dtype])
@@ -133,6 +141,12 @@ class ShardBuffer:
         for axis, size in record.sizes.items():
             self._sizes.setdefault(axis, {})[graph] = size
         self.num_graphs += 1
+
+    def room(self, schema: Schema) -> int:
+        """Bytes that its file takes at most, near enough: most arrays share a ptr."""
+        ptr = 8 * (self.num_graphs + 1) + layout.ALIGNMENT
+        beside = sum(parts.room(self.num_graphs) for parts in self._columns.values())
+        return self.nbytes + ptr * len(schema.size_axes) + beside
 
     def write(
         self, path: Path, schema: Schema, *, compression: str | None = None
