@@ -359,11 +359,14 @@ class Schema:
     @classmethod
     def from_json(cls, doc: dict[str, Any]) -> Schema:
         """The inverse of ``to_json``; KeyError or TypeError where an entry is missing or odd."""
-        return cls(
+        schema = cls(
             data_class=doc["class"],
             is_hetero=doc["hetero"],
             stores=tuple(Store.from_json(store) for store in doc["stores"]),
         )
+        if not (schema.is_hetero or schema.stores):
+            raise FormatError(f"a dataset of class {schema.data_class} has one store, found none")
+        return schema
 
 
 def canonical(stores: tuple[Store, ...]) -> tuple[Store, ...]:
