@@ -107,6 +107,16 @@ def test_options_of_engine_and_source_arrive(call, tmp_path):
     assert Manifest.read(tmp_path / "out").generation == 1
 
 
+def test_options_may_stand_before_between_and_after_the_paths(call, tmp_path):
+    (tmp_path / "one.edges").write_text("0 1\n")
+    for number, place in enumerate(range(3)):
+        out = tmp_path / f"out{number}"
+        words = [tmp_path / "one.edges", out]
+        words[place:place] = ["--on-error", "skip"]
+        assert call("convert", *words)[::2] == (0, "")
+        assert len(ShardedDataset(out)) == 1
+
+
 def test_dry_run_writes_nothing(call, table, tmp_path):
     pytest.importorskip("rdkit")
     before = sorted(tmp_path.iterdir())
@@ -186,6 +196,10 @@ def test_dry_run_with_no_graph(call, tmp_path):
     [
         ([], "required: SOURCE"),
         (["SOURCE"], "OUT is missing: where should the dataset go?"),
+        (["SOURCE", ""], "OUT is missing: where should the dataset go?"),
+        (["", "out"], "SOURCE is empty: what should be converted?"),
+        (["SOURCE", "out", "--workers", "0"], "workers must be at least 1, got 0"),
+        (["SOURCE", "--dry-run", "--workers", "0"], "workers must be at least 1, got 0"),
         (["SOURCE", "out", "--workers", "two"], "invalid int value: 'two'"),
         (["SOURCE", "out", "--on-error", "warn"], "invalid choice: 'warn'"),
         (["SOURCE", "out", "--cast", "x"], "write name=value,name=value, got 'x'"),

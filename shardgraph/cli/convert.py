@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="file or folder to convert, or a FUNCTION that yields graphs",
     )
-    add("out", metavar="OUT", nargs="?", help="directory of the dataset, made if absent")
+    # With nargs="?", options between SOURCE and OUT would take OUT for absent.
+    out = add("out", metavar="OUT", help="directory of the dataset, made if absent")
+    out.required = False
     add(
         "--format",
         metavar="NAME",
@@ -197,8 +199,12 @@ def _boolean(text: str) -> bool:
 
 def run(args: argparse.Namespace) -> int:
     """Converts, prints the summary, and returns 3 if records were rejected."""
-    if args.out is None and not args.dry_run:
+    if not args.source:
+        raise ValueError("SOURCE is empty: what should be converted?")
+    if not args.out and not args.dry_run:
         raise ValueError("OUT is missing: where should the dataset go?")
+    if args.workers < 1:
+        raise ValueError(f"workers must be at least 1, got {args.workers}")
     options = {name: getattr(args, f"source_{name}", None) for name in source_options()}
     options |= _own_options(args.format, args.set or ())
     edits: dict[str, Any] = {
