@@ -51,17 +51,17 @@ class Edit:
         """The graph to write; None if the filter drops it. ``data`` itself stays as it is.
 
         Raises:
-            SchemaError: if the transform returns no graph, the graph lacks an attribute to keep or
-                cast, or the cast loses values.
+            SchemaError: if it or what the transform returns is not one graph, lacks an attribute
+                to keep or cast, or the cast loses values.
         """
         keep = _resolve(self._functions["pre_filter"])
         if keep is not None and not keep(data):
             return None
         transform = _resolve(self._functions["pre_transform"])
         if transform is not None:
-            data = transform(copy.copy(data))
-            if not hasattr(data, "stores"):
-                raise SchemaError(f"pre_transform returned a {type(data).__name__}, not a graph")
+            # Of a clone: a source may hold on to the tensors, and read them again.
+            data = transform(data.clone())
+        _check_single(data, "the source yielded" if transform is None else "pre_transform returned")
         if self._keys is not None or self._drop or self._cast:
             data = copy.copy(data)
             self._select(data)
@@ -77,7 +77,9 @@ class Edit:
             gone = [name for name in store.keys() if self._is_dropped(name)]  # noqa: SIM118 (PyG's)
             if not gone:
                 continue
-            num_nodes = store.num_nodes if any(map(_tells_num_nodes, gone)) else None
+            # Stores of edges, and of what is no node's, have no number of nodes.
+            tells = any(map(_tells_num_nodes, gone))
+            num_nodes = getattr(store, "num_nodes", None) if tells else None
             for name in gone:
                 del store[name]
             if num_nodes is not None and not any(map(_tells_num_nodes, store.keys())):
@@ -96,6 +98,15 @@ class Edit:
             "cast": self._cast,
         }
         return functions | {name: value for name, value in rest.items() if value}
+
+
+def _check_single(data: object, origin: str) -> None:
+    from torch_geometric.data import Batch, Data, HeteroData
+
+    if isinstance(data, Batch) or not isinstance(data, Data | HeteroData):
+        raise SchemaError(
+            f"{origin} a {type(data).__name__}, not a graph: expected one Data or HeteroData"
+        )
 
 
 def _tells_num_nodes(name: str) -> bool:
@@ -124,7 +135,7 @@ def cast_tensor(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
     """The tensor in another dtype; what a narrower float rounds is accepted.
 
     Raises:
-        SchemaError: if it is no tensor, a finite value becomes infinite, or one does not survive
+        SchemaError: if it is no tensor, a finite value is beyond the dtype, or one does not survive
             the cast to an integer or bool dtype.
     """
     import torch
@@ -134,10 +145,13 @@ def cast_tensor(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_complex < value.dtype.is_complex:
         raise SchemaError(f"attribute {name!r} is complex; {dtype} would drop its imaginary part")
     found = value.to(dtype)
-    if dtype.is_floating_point or dtype.is_complex:
-        lost = torch.isfinite(value) & ~torch.isfinite(found)
+    wide = value.float() if value.itemsize == 1 else value  # torch compares no float8
+    if dtype.is_floating_point and dtype.itemsize == 1:  # nor do those become infinite
+        lost = torch.isfinite(wide) & (wide.abs() > torch.finfo(dtype).max)
+    elif dtype.is_floating_point or dtype.is_complex:
+        lost = torch.isfinite(wide) & ~torch.isfinite(found)
     else:
-        lost = found.to(value.dtype) != value
+        lost = found.to(wide.dtype) != wide
     if lost.any():
         first = value[lost][0].item()
         raise SchemaError(f"attribute {name!r} holds {first}, which {dtype} cannot hold")

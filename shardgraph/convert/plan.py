@@ -60,7 +60,7 @@ def _encoded(job: Job, tasks: Sequence[Task]) -> Iterator[tuple[Schema, int]]:
     """The schema of the first graph, again and again, with the bytes of each graph that fits it."""
     schema: Schema | None = None
     for record in (record for task in tasks for record in read_records(job.source, task)):
-        found = edited(job.edit, record)
+        found = edited(job, record)
         if isinstance(found, BaseData):
             encoder = GraphEncoder(schema, varying=job.varying)
             try:

@@ -103,7 +103,7 @@ class _Look:
 
     def add(self, record: Record) -> None:
         """Takes the next record."""
-        found = edited(self._job.edit, record)
+        found = edited(self._job, record)
         if isinstance(found, BaseData):
             try:
                 self._sink.write(found)

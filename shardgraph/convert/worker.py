@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
-from shardgraph.convert.edit import Edit
 from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, Step
 from shardgraph.convert.shuffle import EncodedSource
@@ -131,7 +130,7 @@ def _items(source: Source, number: int, partition: Partition) -> Iterator[object
         ) from error
 
 
-def edited(edit: Edit, record: Record) -> BaseData | Reject | GraphRecord | None:
+def edited(job: Job, record: Record) -> BaseData | Reject | GraphRecord | None:
     """The graph to write, a reject, or None where the filter drops the graph.
 
     A graph that is encoded already is not to be edited.
@@ -139,7 +138,9 @@ def edited(edit: Edit, record: Record) -> BaseData | Reject | GraphRecord | None
     if isinstance(record.item, Reject | GraphRecord):
         return record.item
     try:
-        data = edit(record.item)
+        data = job.edit(record.item)
+        if data is not None and job.split_by is not None:
+            label_of(data, job.split_by)
     except SchemaError as error:
         return record.reject(str(error))
     except MemoryError:
@@ -208,15 +209,14 @@ class _Steps:
 
     def add(self, record: Record) -> None:
         """Takes the next record; ends the step if it fills the shard."""
-        found = edited(self._job.edit, record)
+        found = edited(self._job, record)
         if isinstance(found, GraphRecord) and isinstance(self._job.source, EncodedSource):
             self._sink.write_encoded(found, self._job.source.rules)
         elif isinstance(found, BaseData):
             try:
-                label = None if self._job.split_by is None else label_of(found, self._job.split_by)
                 self._sink.write(found)
-                if label is not None:
-                    self._count_label(label)
+                if self._job.split_by is not None:
+                    self._count_label(label_of(found, self._job.split_by))
             except SchemaError as error:
                 # The cause says it without a number; the number in the shards is not the record's.
                 found = record.reject(str(error.__cause__ or error))

@@ -273,8 +273,17 @@ def test_a_source_of_ones_own_is_told_with_its_record(tmp_path):
         (torch.tensor([300]), torch.int8),
         (torch.tensor([2.0**63]), torch.int64),
         (torch.tensor([float("nan")]), torch.int64),
+        (torch.tensor([1e9]), torch.float8_e4m3fn),
+        (torch.tensor([300.0]).to(torch.float8_e4m3fn), torch.int8),
     ],
 )
 def test_of_a_cast(value, dtype):
     with pytest.raises(SchemaError, match=r"attribute 'x' holds .*, which torch\.\w+ cannot hold"):
         cast_tensor("x", value, dtype)
+
+
+def test_a_cast_that_loses_nothing_but_digits():
+    found = cast_tensor("x", torch.tensor([1.51, float("nan"), 448.0]), torch.float8_e4m3fn)
+    assert found.dtype == torch.float8_e4m3fn
+    again = cast_tensor("x", found, torch.float32)
+    assert again.nan_to_num(-1.0).tolist() == [1.5, -1.0, 448.0]

@@ -2,16 +2,20 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from numbers_source import Numbers, Typed, contents, fail_at_30, is_even, negate, written
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data, HeteroData, TemporalData
 
 from shardgraph import ConversionError, DatasetWriter, Manifest, ShardedDataset
 from shardgraph.atomic import directory_lock
 from shardgraph.convert import ConversionReport, Reject, convert
+from shardgraph.convert.job import make_job
+from shardgraph.convert.preview import preview
+from shardgraph.convert.sources.pyg import PygSource
 
 
 def run(out, source=None, **options):
@@ -223,6 +227,73 @@ def test_a_failing_transform_names_the_record(tmp_path):
 def test_a_transform_that_returns_nothing_is_rejected(tmp_path):
     with pytest.raises(ConversionError, match="pre_transform returned a NoneType, not a graph"):
         run(tmp_path / "out", pre_transform=lambda data: None)  # noqa: ARG005
+
+
+def in_place(data):
+    data.x += 1
+    return data
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_transform_may_change_tensors_in_place(tmp_path, monkeypatch, workers):
+    """Though the source holds them, and the first graph is read for its schema before."""
+    monkeypatch.setattr(PygSource, "records_per_partition", 2)
+    shared = torch.zeros(2, 1)
+    torch.save([Data(x=shared, y=i) for i in range(5)], tmp_path / "list.pt")
+    # Threads: two of them share the graphs, as one process does.
+    with ThreadPoolExecutor(workers) as executor:
+        convert(
+            tmp_path / "list.pt",
+            tmp_path / "out",
+            pre_transform=in_place,
+            executor=executor if workers > 1 else None,
+            progress=False,
+        )
+    found = [(data.y, data.x.flatten().tolist()) for data in ShardedDataset(tmp_path / "out")]
+    assert found == [(i, [1.0, 1.0]) for i in range(5)]
+
+
+def a_batch(data):
+    return Batch.from_data_list([data, data])
+
+
+def events(data):
+    ends = torch.zeros(1, dtype=torch.int64)
+    return TemporalData(src=ends, dst=ends, t=ends, msg=data.x[:1])
+
+
+@pytest.mark.parametrize("transform", [a_batch, events])
+def test_what_is_no_single_graph_is_rejected(tmp_path, transform):
+    kind = type(transform(Numbers().graph(0))).__name__
+    expected = f"numbers.txt, graph 0: pre_transform returned a {kind}, not a graph: expected one"
+    with pytest.raises(ConversionError, match=expected):
+        run(tmp_path / "out", pre_transform=transform)
+    with pytest.raises(ConversionError, match="none of the first 100 records becomes a graph"):
+        preview(make_job(Numbers(), tmp_path / "out", pre_transform=transform))
+    source = Numbers()
+    source.graph = lambda i: transform(Numbers().graph(i))
+    with pytest.raises(ConversionError, match=f"graph 0: the source yielded a {kind}, not a graph"):
+        run(tmp_path / "out", source)
+
+
+def test_a_preview_rejects_what_tells_no_split(tmp_path):
+    with pytest.raises(ConversionError, match=r"100 rejected\)\n.*graph 0: attribute 'part' tells"):
+        preview(make_job(Numbers(), tmp_path / "out", split_by="part"))
+
+
+def test_attributes_of_edges_and_of_the_graph_may_be_named_for_nodes(tmp_path):
+    def typed(_):
+        data = HeteroData(node_limit=7)
+        data["a"].x = torch.ones(2, 1)
+        data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
+        data["a", "to", "a"].node_gap = torch.ones(1)
+        return data
+
+    run(tmp_path / "out", pre_transform=typed, drop=["node_gap", "node_limit"])
+    data = ShardedDataset(tmp_path / "out")[0]
+    assert data.to_dict().keys() == {"_global_store", "a", ("a", "to", "a")}
+    assert list(data["a", "to", "a"].keys()) == ["edge_index"]
+    assert dict(data._global_store) == {}
 
 
 def test_keys_drop_and_cast(tmp_path):
