@@ -112,6 +112,8 @@ def convert(
     started = time.monotonic()
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if shuffle is not None and shuffle < 0:
+        raise ValueError(f"shuffle takes a seed that is not negative, got {shuffle}")
     if workers > 1 and executor is None:
         prepare()
     job = make_job(

@@ -50,6 +50,10 @@ class SplitRule:
             )
         if self.file is not None and not self.file.is_file():
             raise FileNotFoundError(f"no such file: {self.file}")
+        if self.seed < 0:
+            raise ValueError(f"the seed of a split must not be negative, got {self.seed}")
+        if self.file is not None:
+            _read(self.file)  # what is wrong with it is told before any work
 
     @classmethod
     def of(
@@ -83,6 +87,8 @@ def parse_fractions(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for word in text.split(","):
         name, _, share = (part.strip() for part in word.partition("="))
+        if name in found:
+            raise ValueError(f"the split names {name!r} twice: {text!r}")
         try:
             found[name] = float(share)
         except ValueError:
@@ -134,21 +140,28 @@ def _by_label(steps: Iterable[Step]) -> dict[str, Ids]:
 
 
 def _read(path: Path) -> dict[str, Ids]:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix.lower() == ".json":
-        try:
-            doc = json.loads(text)
-            return {name: np.asarray(numbers, np.int64) for name, numbers in doc.items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ConversionError(
-                f'{path} must hold names of subsets with numbers of records, {{"train": [0, 2]}}: '
-                f"{error}"
-            ) from error
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() == ".json":
+            return {name: _numbers(value) for name, value in json.loads(text).items()}
+    except UnicodeDecodeError as error:
+        raise ConversionError(f"{path} is not text in UTF-8: {error}") from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ConversionError(
+            f'{path} must hold names of subsets with numbers of records, {{"train": [0, 2]}}: '
+            f"{error}"
+        ) from error
     found: dict[str, list[int]] = {}
     for record, line in enumerate(text.splitlines()):
         if name := line.strip():
             found.setdefault(name, []).append(record)
     return {name: np.array(numbers, np.int64) for name, numbers in found.items()}
+
+
+def _numbers(value: Any) -> Ids:
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise TypeError(f"{str(value)[:100]} is not a list of integers")
+    return np.array(value, np.int64)
 
 
 def _of_records(splits: Mapping[str, Ids], steps: Iterable[Step]) -> dict[str, Ids]:

@@ -162,9 +162,6 @@ def test_a_file_tells_the_split(tmp_path):
     [
         ('{"a": [100]}', r"split 'a' has records 100 to 100, but there are 100, counted from 0"),
         ('{"a": [-1, 3]}', r"split 'a' has records -1 to 3"),
-        ('{"a": ["x"]}', "must hold names of subsets with numbers of records"),
-        ("[1]", "must hold names of subsets"),
-        ("{", "must hold names of subsets"),
     ],
 )
 def test_a_wrong_file_is_an_error_and_the_shards_are_kept(tmp_path, text, message):
@@ -179,11 +176,43 @@ def test_a_wrong_file_is_an_error_and_the_shards_are_kept(tmp_path, text, messag
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"a": ["x"]}', "must hold names of subsets with numbers of records"),
+        (b"[1]", "must hold names of subsets"),
+        (b"{", "must hold names of subsets"),
+        (b'{"a": 5}', "must hold names of .*: 5 is not a list of integers"),
+        (b'{"a": [0.5]}', r"must hold names of .*: \[0\.5\] is not a list"),
+        (b'{"a": [true, false]}', r"must hold names of .*: \[True, False\] is not a list"),
+        (b'{"a": [[0, 1]]}', r"must hold names of .*: \[\[0, 1\]\] is not a list"),
+        (b'{"a": [99999999999999999999]}', "must hold names of .*: .* too large"),
+        (b'{"a": [0], "\xe4": [1]}', "split.json is not text in UTF-8: .* byte 0xe4"),
+    ],
+)
+def test_a_file_that_holds_no_split_is_told_before_any_work(tmp_path, text, message):
+    (tmp_path / "split.json").write_bytes(text)
+    with pytest.raises(ConversionError, match=message):
+        run(tmp_path / "out", split_file=tmp_path / "split.json")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["split.json", "split.txt"])
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, name):
+    text = '{"train": [0, 2]}' if name.endswith("json") else "train\r\n\r\ntrain\r\n"
+    (tmp_path / name).write_text("\ufeff" + text, newline="")
+    run(tmp_path / "out", split_file=tmp_path / name)
+    assert members(tmp_path / "out") == {"train": [0, 2]}
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"split": {"a": 0.6, "b": 0.5}}, "must be positive and make at most 1"),
         ({"split": {"a": 0.0}}, "must be positive and make at most 1"),
         ({"split": {"a": 1.0}, "split_by": "x"}, "not two"),
+        ({"split": "a=0.5,a=0.3"}, "the split names 'a' twice"),
+        ({"split": "a=1", "seed": -1}, "the seed of a split must not be negative, got -1"),
+        ({"shuffle": -1}, "shuffle takes a seed that is not negative, got -1"),
         ({"split": "scaffold"}, "a Source has its format and options already"),
     ],
 )
