@@ -53,6 +53,9 @@ class Conversion:
             journal.clear()
         state = journal.load()
         published = published_generation(job.out)
+        if state is not None and published == state.generation and state.identity != identity:
+            journal.clear()  # another conversion, which was stopped when it was published already
+            state = None
         previous = None
         if state is None or published != state.generation:
             previous = previous_manifest(job.out, overwrite=overwrite)
@@ -177,8 +180,11 @@ def _identity(provenance: Mapping[str, Any], partitions: Sequence[Partition]) ->
     """What must not differ between a conversion and its continuation, as it comes out of JSON."""
     listing = "\n".join(map(repr, partitions))
     digest = hashlib.sha256(listing.encode(errors="backslashreplace")).hexdigest()
-    # Splits of graphs are made when the shards are finished.
-    options = {k: v for k, v in provenance["conversion"].items() if k not in SplitRule.LATE}
+    # Splits of graphs are made when the shards are finished; but those of records in the order of
+    # the input, before they are shuffled.
+    told = provenance["conversion"]
+    late = SplitRule.LATE - ({"split_file"} if "shuffle" in told else set())
+    options = {k: v for k, v in told.items() if k not in late}
     doc = {**provenance, "conversion": options, "partitions": digest, "versions": versions()}
     found: dict[str, Any] = json.loads(json.dumps(doc))
     return found

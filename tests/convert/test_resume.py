@@ -103,6 +103,22 @@ def test_another_conversion_is_not_gone_on_with(tmp_path):
     assert written(tmp_path / "out") == list(range(60))
 
 
+def test_what_a_published_conversion_left_stops_no_other(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:  # as if it was killed there
+        patch.setattr("shardgraph.convert.assemble.clean_up", lambda *_: None)
+        run(tmp_path / "out")
+    assert (tmp_path / "out" / ".conversion" / "state.json").exists()
+    with pytest.raises(FileExistsError, match="already holds a dataset"):
+        run(tmp_path / "out", Numbers(count=60))
+    run(tmp_path / "out", Numbers(count=60), overwrite=True)
+    assert written(tmp_path / "out") == list(range(60))
+    assert sorted(contents(tmp_path / "out")) == [
+        ".lock",
+        "manifest.json",
+        *(f"shard-0000{i}-1.h5" for i in range(3)),
+    ]
+
+
 def test_no_resume_starts_over(tmp_path):
     seen = []
 

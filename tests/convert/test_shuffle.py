@@ -175,3 +175,23 @@ def test_an_interruption_while_shuffling(tmp_path, monkeypatch):
     assert [path.stat().st_ino for path in final][: len(inodes)] == inodes
     run(tmp_path / "once", **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "once")
+
+
+def test_another_split_of_records_once_they_are_shuffled(tmp_path, monkeypatch):
+    """They are no late choice then: the first conversion, in their order, has made it."""
+    path = tmp_path / "split.json"
+    path.write_text('{"a": [1]}')
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShuffledSource, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="shards kept in"):
+            run(tmp_path / "out", shuffle=0, split_file=path)
+    path.write_text('{"a": [2]}')
+    with pytest.raises(ConversionError, match=r"another conversion \(conversion split_file: "):
+        run(tmp_path / "out", shuffle=0, split_file=path)
+    run(tmp_path / "out", shuffle=0, split_file=path, resume=False)
+    (place,) = ShardedDataset(tmp_path / "out").split("a").indices()
+    assert order_of(tmp_path / "out")[place] == 2
