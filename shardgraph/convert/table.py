@@ -1,7 +1,8 @@
 """Delimited text (CSV, TSV, blank-separated; plain or .gz), row by row with line and byte.
 
 A row is found again from its byte offset, so that a partition starts without parsing what is
-before it. Quoted fields may hold delimiters and line breaks. Blank lines are not rows.
+before it. Quoted fields may hold delimiters and line breaks. Blank lines are not rows. A record
+that cannot be parsed is its first line alone: a quote that nothing closes spoils no other row.
 """
 
 from __future__ import annotations
@@ -170,8 +171,11 @@ def iter_rows(
                 return
             except csv.Error as problem:
                 error = str(problem)
+                lines.back_to_second()
+            raw = lines.raw.rstrip("\r\n")
+            if reader is None and "\r" in raw:
+                error = "lines must end in LF or CR LF, not in CR alone"
             if fields or error:
-                raw = lines.raw.rstrip("\r\n")
                 yield Row(
                     line=lines.first_line,
                     offset=lines.first_offset,
@@ -280,7 +284,8 @@ class _Lines:
         self._comment = tuple(comment)
         self.offset = self.first_offset = offset
         self.line = self.first_line = line
-        self._parts: list[str] = []
+        self._parts: list[tuple[str, int]] = []
+        self._again: list[tuple[str, int]] = []
 
     def begin(self) -> None:
         """The next line is the first of a record."""
@@ -289,22 +294,37 @@ class _Lines:
     @property
     def raw(self) -> str:
         """The lines since `begin`, comments before the first left out."""
-        return "".join(self._parts)
+        return "".join(text for text, _ in self._parts)
+
+    def back_to_second(self) -> None:
+        """Gives the lines since the first once more, as those of other records."""
+        again = self._parts[1:]
+        del self._parts[1:]
+        self._again += reversed(again)
+        self.offset -= sum(nbytes for _, nbytes in again)
+        self.line -= len(again)
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        while data := self._stream.readline():
-            encoding = "utf-8-sig" if self.offset == 0 else "utf-8"
-            text = data.decode(encoding, errors="surrogateescape")
+        while (taken := self._take()) is not None:
+            text, nbytes = taken
             first_offset, first_line = self.offset, self.line
-            self.offset += len(data)
+            self.offset += nbytes
             self.line += 1
             if not self._parts and self._comment and text.startswith(self._comment):
                 continue
             if not self._parts:
                 self.first_offset, self.first_line = first_offset, first_line
-            self._parts.append(text)
+            self._parts.append(taken)
             return text
         raise StopIteration
+
+    def _take(self) -> tuple[str, int] | None:
+        """The next line and its bytes, or None at the end."""
+        if self._again:
+            return self._again.pop()
+        data = self._stream.readline()
+        encoding = "utf-8-sig" if self.offset == 0 else "utf-8"
+        return (data.decode(encoding, errors="surrogateescape"), len(data)) if data else None

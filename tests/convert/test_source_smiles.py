@@ -111,11 +111,18 @@ def test_bad_row_is_rejected_alone(tmp_path, read_all, row, reason):
     assert re.search(reason, rejects[0].reason)
 
 
-def test_unclosed_quote_does_not_swallow_rows_silently(tmp_path, read_all):
-    path = write(tmp_path / "a.csv", 'smiles,y\nC,1\n"N,2\nO,3\n')
-    graphs, rejects = read_all(path)
-    assert [graph.smiles for graph in graphs] == ["C"]
-    assert [(r.record, r.reason) for r in rejects] == [(3, "unexpected end of data")]
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_unclosed_quote_swallows_no_other_row(tmp_path, read_all, name, size):
+    text = '\ufeffsmiles,y\r\nC,1\r\n"N,2\r\nO,3\r\n"C\nC",4\r\n"F,6'.encode()
+    path = write(tmp_path / name, gzip.compress(text) if name.endswith("gz") else text)
+    graphs, rejects = read_all(path, size=size)
+    assert [(graph.smiles, graph.y.item()) for graph in graphs] == [("C", 1), ("O", 3)]
+    assert [(r.record, r.reason, r.raw) for r in rejects] == [
+        (3, "',' expected after '\"'", '"N,2'),
+        (5, "the SMILES holds bytes that are not text (UTF-8)", '"C\nC",4'),
+        (7, "unexpected end of data", '"F,6'),
+    ]
 
 
 def test_columns_by_name_and_position(tmp_path, read_all):
