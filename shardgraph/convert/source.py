@@ -159,9 +159,22 @@ class Source(ABC):
         return {"format": self.name, "files": describe_files(self.files())}
 
     def files(self) -> list[Path]:
-        """The input files, for `provenance`."""
+        """The input files, for `provenance`; of a folder, all that are not hidden.
+
+        So they are the same while a dataset is being made in a folder of the input.
+        """
         path = Path(self.spec)
-        return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        if not path.is_dir():
+            return [path]
+        return sorted(
+            found
+            for found in path.rglob("*")
+            if found.is_file() and not any(map(_is_hidden, found.relative_to(path).parts))
+        )
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
 
 
 def spans(num_records: int, size: int) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from shardgraph.atomic import directory_lock
 from shardgraph.convert import find_source
 from shardgraph.errors import FormatError
 
@@ -80,6 +81,34 @@ def test_faults(toy, read_all):
         read_all(toy(meta=again))
     with pytest.raises(FormatError, match=r"the file '\.\./nodes.csv' is not in it"):
         read_all(toy(meta=FILES["meta.yaml"].replace("nodes.csv", "../nodes.csv")))
+
+
+def test_no_graph_of_a_table_is_lost(toy, read_all):
+    """One that the table of graphs has not, or that has edges and no node."""
+    graphs = FILES["graphs.csv"]
+    with pytest.raises(FormatError, match=r"graphs.csv has no graph '3', of which the other"):
+        read_all(toy(graphs=graphs.replace("\n3,", "\n4,")))
+    with pytest.raises(FormatError, match=r"graphs.csv: graph '7' is there 2 times"):
+        read_all(toy(graphs=graphs.replace("\n5,", "\n7,")))
+    with pytest.raises(FormatError, match=r"graphs.csv has no column graph_id"):
+        read_all(toy(graphs=graphs.replace("graph_id", "id")))
+    listed = FILES["meta.yaml"].replace("  file_name: graphs", "- file_name: graphs")
+    with pytest.raises(FormatError, match=r"meta.yaml is not .*: graph_data must be one file"):
+        read_all(toy(meta=listed))
+    alone = FILES["meta.yaml"].partition("graph_data")[0]
+    found, rejects = read_all(toy(meta=alone, edges=FILES["edges.csv"] + "9,a,a,1\n"))
+    assert len(found) == 2
+    assert [(reject.record, reject.reason) for reject in rejects] == [
+        ("graph 9", "an edge joins a _N 'a', which is not there")
+    ]
+
+
+def test_a_dataset_in_a_folder_of_the_input_is_no_input(toy, tmp_path):
+    before = find_source(toy()).provenance()
+    with directory_lock(tmp_path / "out"):
+        (tmp_path / "out" / ".conversion").mkdir()
+        (tmp_path / "out" / ".conversion" / "state.json").write_text("{}")
+        assert find_source(tmp_path).provenance() == before
 
 
 def test_no_edge_at_all(toy, read_all):

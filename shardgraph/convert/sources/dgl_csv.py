@@ -7,6 +7,7 @@ The layout is described at https://www.dgl.ai/dgl_docs/guide/data-loadcsv.html; 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -179,6 +180,8 @@ def _load(
         ends = dict.fromkeys(end for s in edge_stores for end in (s.key[0], s.key[2]))
         described = {store.key for store in node_stores}
         node_stores += [_named(end, edge_stores) for end in ends if end not in described]
+        told = meta.get("graphs", {})
+        graphs = _columns(folder, told) if told else {}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{path} is not the description of a CSVDataset, with node_data and edge_data: "
@@ -187,14 +190,9 @@ def _load(
     keys = [store.key for store in (*node_stores, *edge_stores)]
     if len(set(keys)) < len(keys):
         raise FormatError(f"{path}: two files are of one type, {max(keys, key=keys.count)!r}")
-    graphs = _columns(folder, meta["graphs"]) if "graphs" in meta else {}
-    if graphs:
-        field = meta["graphs"].get("graph_id_field", _FIELDS["graph_id_field"])
-        graph_ids = [str(value) for value in graphs.pop(field)]
-    else:
-        graph_ids = sorted({graph for store in node_stores for graph in store.rows}, key=_id_key)
-    told = meta.get("graphs", {})
-    values, split = _values(graphs, told, "y", f"{folder}/{told.get('file_name')}")
+    where = f"{folder}/{told.get('file_name')}"
+    graph_ids = _graph_ids(graphs, told, [*node_stores, *edge_stores], where)
+    values, split = _values(graphs, told, "y", where)
     return _Dataset(
         graph_ids=graph_ids,
         nodes=node_stores,
@@ -207,6 +205,28 @@ def _load(
     )  # fmt: skip
 
 
+def _graph_ids(
+    graphs: dict[str, NDArray[np.str_]],
+    told: Mapping[str, Any],
+    stores: Sequence[_Store],
+    where: str,
+) -> list[str]:
+    """The ids of all graphs in order, taken out of the table of graphs where there is one."""
+    named = {graph for store in stores for graph in store.rows}
+    if not graphs:
+        return sorted(named, key=_id_key)
+    field = told.get("graph_id_field", _FIELDS["graph_id_field"])
+    if field not in graphs:
+        raise FormatError(f"{where} has no column {field}")
+    found = [str(value) for value in graphs.pop(field)]
+    graph_id, count = Counter(found).most_common(1)[0] if found else ("", 0)
+    if count > 1:
+        raise FormatError(f"{where}: graph {graph_id!r} is there {count} times")
+    if absent := sorted(named - set(found), key=_id_key):
+        raise FormatError(f"{where} has no graph {absent[0]!r}, of which the other tables tell")
+    return found
+
+
 def _parts(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What the YAML says of nodes, edges and graphs, each file with its separator."""
     found: dict[str, Any] = {}
@@ -215,6 +235,10 @@ def _parts(meta: Mapping[str, Any]) -> dict[str, Any]:
         if told is None and key == "edges":
             raise KeyError(name)
         separator = {"separator": meta.get("separator", ",")}
+        if told is not None and isinstance(told, list) == (key == "graphs"):
+            raise TypeError(
+                f"{name} must be {'one file' if key == 'graphs' else 'a list of files'}"
+            )
         if isinstance(told, list):
             found[key] = [separator | entry for entry in told]
         elif told is not None:
