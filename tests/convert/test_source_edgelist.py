@@ -51,6 +51,8 @@ def test_header_weights_and_attributes(read):
     assert graph.edge_attr.tolist() == [[1, 2], [3, 4]]
     (graph,), _ = read("source target a b note\n0 1 1 2 x\n", values=["b"])
     assert graph.edge_weight.tolist() == [2]
+    (graph,), _ = read("0 1 1e300\n")
+    assert (graph.edge_weight.dtype, graph.edge_weight.tolist()) == (torch.float64, [1e300])
     (graph,), _ = read("0 1 9\n", values=[])
     assert "edge_weight" not in graph
 
@@ -70,6 +72,20 @@ def test_many_graphs_in_any_order_of_lines(read):
     assert [graph.edge_weight.tolist() for graph in graphs] == [[2, 4], [1, 3]]
     graphs, _ = read("g,a,b\ny,0,1\nx,0,1\n", graph="g", source="a", target="b", name="b.csv")
     assert [graph.graph_id for graph in graphs] == ["x", "y"]
+
+
+def test_blanks_around_fields_are_no_part_of_them(read):
+    graphs, _ = read(
+        "source, target, graph_id, kind\n0,1, 2,knows\n1,0,2 , knows\n", relation="kind"
+    )
+    (graph,) = graphs
+    assert (graph.graph_id, graph.node_id.tolist()) == (2, [0, 1])
+    assert graph.edge_type.tolist() == [0, 0]
+
+
+def test_lines_that_end_in_cr_alone(read):
+    _, (reject,) = read("0 1\r1 2\r")
+    assert reject.reason.endswith("line 1: lines must end in LF or CR LF, not in CR alone")
 
 
 def test_relations_are_numbered_over_all_files(tmp_path, read_all):

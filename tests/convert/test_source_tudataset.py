@@ -128,6 +128,11 @@ def test_provenance_keeps_original_classes(toy):
             "TOY_node_labels.txt: labels from 1 to 99999999999 would be one-hot vectors",
         ),
         ({"graph_labels": "1\n1.5\n1\n"}, r"graph_labels.txt, line 2: \[1.5\], not integers"),
+        ({"graph_labels": "1\n\n1e20\n1\n"}, r"graph_labels.txt, line 3: \[1e\+20\], not integers"),
+        (
+            {"node_labels": "1\n1\n1\n1\n1\ninf\n"},
+            r"node_labels.txt, line 6: \[inf\], not integers",
+        ),
         ({"graph_indicator": "0\n1\n1\n2\n3\n3\n"}, "graphs are counted from 1"),
     ],
 )

@@ -209,7 +209,8 @@ class EdgelistSource(FileSource):
         for path in self.files():
             table = self._open(path)
             position = table.column(self._relation or "")
-            found.update(row.fields[position] for row in table.rows() if len(row.fields) > position)
+            rows = (row.fields for row in table.rows() if len(row.fields) > position)
+            found.update(fields[position].strip() for fields in rows)
         return sorted(found)
 
     def _open(self, path: Path) -> tables.Table:
@@ -270,9 +271,8 @@ class EdgelistSource(FileSource):
         rows = table.rows()
         while batch := list(itertools.islice(rows, _ROWS_AT_ONCE)):
             _check(table, batch, columns)
-            texts = [row.fields for row in batch]
-            pair = (columns.source, columns.target)
-            ends = [text[column].strip() for text in texts for column in pair]
+            texts = [[text.strip() for text in row.fields] for row in batch]
+            ends = [text[column] for text in texts for column in (columns.source, columns.target)]
             graph, relation = columns.graph, columns.relation
             values = [_values(table, row, columns.values) for row in batch]
             parts.append(
@@ -330,7 +330,8 @@ def _joined(parts: Sequence[_Rows]) -> _Rows:
 
 def _narrowed(values: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
     """As float32, unless an integer, such as a time, would become another one."""
-    narrow = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
     changed = values[(narrow != values) & np.isfinite(values)]
     return values if (changed == np.floor(changed)).any() else narrow
 

@@ -303,9 +303,11 @@ def _integers(path: Path) -> NDArray[np.int64]:
         return _loadtxt(path, np.int64)
     except FormatError:
         numbers = _loadtxt(path, np.float64)
-    rows = np.flatnonzero((numbers != np.floor(numbers)).any(axis=1))
+    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2.0**63)
+    rows = np.flatnonzero(~whole.all(axis=1))
     if len(rows):
-        raise FormatError(f"{path}, line {rows[0] + 1}: {numbers[rows[0]].tolist()}, not integers")
+        line, told = _line_of_row(path, int(rows[0]) + 1), numbers[rows[0]].tolist()
+        raise FormatError(f"{path}, line {line}: {told}, not integers of 64 bits")
     return numbers.astype(np.int64)
 
 
