@@ -182,3 +182,47 @@ def test_ids_of_two_kinds(write, read_all):
     path = write([{"source": "a", "target": 1}], name="edges.parquet")
     _, (reject,) = read_all(path)
     assert reject.reason == "the columns source and target have ids of two kinds, numbers and text"
+
+
+def test_graphs_named_by_text(write, read_all):
+    edges = [{"graph_id": name, "source": 1, "target": 2} for name in ("b", "a", "b")]
+    graphs, _ = read_all(write(edges))
+    assert [(graph.graph_id, graph.num_edges) for graph in graphs] == [("a", 1), ("b", 2)]
+
+
+def test_ids_stay_exact(tmp_path, read_all):
+    """Also where two columns, or files, have them in integers of two types."""
+    big = 2**53
+    for number, (source, target) in enumerate([("int32", "uint64"), ("uint64", "float64")]):
+        columns = {"source": [1, 2], "target": [big, big + (number == 0)]}
+        types = {"source": source, "target": target}
+        arrays = {name: pa.array(columns[name], types[name]) for name in columns}
+        pq.write_table(pa.table(arrays), tmp_path / f"{number}.parquet")
+    (graph,), _ = read_all(tmp_path)
+    assert graph.node_id.tolist() == [1, 2, big, big + 1]
+    assert graph.edge_index.tolist() == [[0, 1, 0, 1], [2, 3, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, None], "column 'graph_id' has a null, where an id is needed"),
+        ([1.0, 1.5], "'graph_id' holds 1.5, which int64 cannot hold"),
+    ],
+)
+def test_what_is_no_id_of_a_graph(tmp_path, read_all, ids, message):
+    columns = {"source": [1, 2], "target": [2, 3], "graph_id": ids}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=message):
+        read_all(tmp_path / "a.parquet")
+
+
+def test_a_folder_that_ends_in_parquet(tmp_path, read_all):
+    """As Spark writes one."""
+    folder = tmp_path / "all" / "edges.parquet"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"source": [1], "target": [2]}), folder / "part-0.parquet")
+    (folder / "_SUCCESS").touch()
+    for spec in (folder, folder.parent):
+        (graph,), _ = read_all(spec)
+        assert graph.num_edges == 1

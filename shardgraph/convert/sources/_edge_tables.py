@@ -71,7 +71,9 @@ class EdgeTables:
             edge_weight=attr[:, 0] if attr is not None and single else None,
             edge_attr=None if single else attr,
             num_nodes=None if "x" in values else len(ids),
-            graph_id=self.graph_ids[number].item() if self._edge_columns.graph else None,
+            graph_id=self.graph_ids[number : number + 1].tolist()[0]
+            if self._edge_columns.graph
+            else None,
             **values,
         )
         # A list of str is an attribute as it is; make_data would take it for numbers.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardgraph.convert.build import as_dtype
 from shardgraph.convert.sources._edge_tables import TableColumns
 from shardgraph.errors import FormatError
 
@@ -49,7 +50,12 @@ def open_parquet(path: Path) -> Any:
 
 
 def column_arrays(paths: Sequence[Path], columns: TableColumns) -> dict[str, NDArray[Any]]:
-    """The columns of all files, joined."""
+    """The columns of all files, joined; ids are int64 or text.
+
+    Raises:
+        FormatError: a file lacks a column, or an id is missing.
+        SchemaError: an id is a number that is no integer of 64 bits.
+    """
     names = [*columns.ids, *columns.values]
     names += [name for name in (columns.graph, columns.labels) if name is not None]
     parts = []
@@ -58,14 +64,18 @@ def column_arrays(paths: Sequence[Path], columns: TableColumns) -> dict[str, NDA
             if missing := sorted(set(names) - set(file.schema_arrow.names)):
                 raise FormatError(f"{path} has no column {', '.join(missing)}")
             parts.append(file.read(columns=names))
-    found = {
-        name: np.concatenate([part[name].to_numpy(zero_copy_only=False) for part in parts])
-        for name in names
-    }
-    for name in columns.ids:
+    ids = [name for name in (*columns.ids, columns.graph) if name is not None]
+    for name in ids:
         if any(part[name].null_count for part in parts):
             raise FormatError(f"{paths[0]}: column {name!r} has a null, where an id is needed")
-    return found
+
+    def array(part: Any, name: str) -> NDArray[Any]:
+        values: NDArray[Any] = part[name].to_numpy(zero_copy_only=False)
+        # Ids of two types of numbers would be compared as floats.
+        is_id = name in ids and values.dtype.kind in "biuf"
+        return as_dtype(values, np.int64, name) if is_id else values
+
+    return {name: np.concatenate([array(part, name) for part in parts]) for name in names}
 
 
 def single_numbers(schema: Any) -> list[str]:

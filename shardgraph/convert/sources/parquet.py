@@ -128,14 +128,15 @@ class ParquetSource(FileSource):
         path = Path(spec)
         found = path.suffix.lower() in cls.suffixes
         if path.is_dir():
-            found = any(True for pattern in _PATTERNS for _ in path.glob(pattern))
+            found = any(item.is_file() for pattern in _PATTERNS for item in path.glob(pattern))
         return Confidence.CERTAIN if found else None
 
     @classmethod
     def names(cls, folder: Path) -> list[str]:
         """The .parquet files of a folder and of the folders in it."""
         paths = (path for pattern in _PATTERNS for path in folder.glob(pattern))
-        names = [str(path.relative_to(folder)) for path in paths]
+        # Spark's files are in a folder that ends in .parquet too.
+        names = [str(path.relative_to(folder)) for path in paths if path.is_file()]
         return sorted(names, key=natural_key)
 
     def partitions(self) -> Sequence[Partition]:
