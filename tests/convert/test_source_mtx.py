@@ -79,6 +79,11 @@ def test_empty_matrix(read):
         ("coordinate real general\n2 2 2\n1 1 1\n", "1 entries, where the header tells 2"),
         ("coordinate real symmetric\n2 3 0\n", "is not square"),
         ("array real general\n2 2\n1\n", "1 values, where .* needs 4"),
+        ("array real symmetric\n2 2\n1\n", "1 values, where .* needs 3"),
+        ("array real skew-symmetric\n3 3\n1\n", "1 values, where .* needs 3"),
+        # More values than memory holds places of.
+        ("array real general\n1000000 1000000\n1\n", "1 values, where .* needs 1000000000000"),
+        ("coordinate real general\n2 2 1\n1.5 2 1\n", "'row or column' holds 1.5, which int64"),
         ("array pattern general\n2 2\n1\n", "cannot be a pattern"),
     ],
 )

@@ -125,7 +125,7 @@ def _sparse(
     found = _numbers(path, data, width, _DTYPES.get(field, np.int64))
     if len(found) != num_entries:
         raise FormatError(f"{path}: {len(found)} entries, where the header tells {num_entries}")
-    places = found[:, :2].astype(np.int64) - 1
+    places = as_dtype(found[:, :2], np.int64, "row or column") - 1
     outside = np.flatnonzero(((places < 0) | (places >= shape)).any(axis=1))
     if len(outside):
         entry = (places[outside[0]] + 1).tolist()
@@ -149,10 +149,12 @@ def _dense(
         raise FormatError(f"{path}: a dense matrix has values, it cannot be a pattern")
     found = _numbers(path, data, 2 if field == "complex" else 1, _DTYPES[field])
     lowest = {"general": -shape[0], "skew-symmetric": 1}.get(symmetry, 0)
+    size = shape[0]  # and shape[1], but in a general one
+    expected = shape[0] * shape[1] if symmetry == "general" else size * (size + 1 - 2 * lowest) // 2
+    if len(found) != expected:
+        raise FormatError(f"{path}: {len(found)} values, where {shape} needs {expected}")
     columns, rows = np.divmod(np.arange(shape[0] * shape[1]), max(shape[0], 1))
     kept = rows - columns >= lowest
-    if len(found) != kept.sum():
-        raise FormatError(f"{path}: {len(found)} values, where {shape} needs {kept.sum()}")
     values = _values(found, field)
     edges = values != 0
     return _Matrix(

@@ -204,6 +204,8 @@ class NetworkxSource(FileSource):
             raise ValueError(f"node {Counter(ids).most_common(1)[0][0]!r} is there twice")
         edges, attributes = [], []
         for source, target, told in graph.edges:
+            if source not in number or target not in number:
+                raise ValueError(f"an edge joins {source!r} and {target!r}: one is no node")
             edges.append((number[source], number[target]))
             attributes.append(told)
             if not graph.directed and source != target:
@@ -342,19 +344,24 @@ def _sparse6(line: bytes) -> _Graph:
 
 
 def _node_link(value: Any) -> _Graph:
-    """The JSON of ``networkx.node_link_data``, with its edges under "links" or "edges"."""
+    """The JSON of ``networkx.node_link_data``, with its edges under "links" or "edges".
+
+    An attribute that is null counts as missing.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("nodes"), list):
         raise TypeError("not node-link JSON: an object with the lists nodes and links")
     links = value["links"] if "links" in value else value["edges"]
     own = ("source", "target", "key", "id")
     return _Graph(
-        nodes=[(n["id"], {k: v for k, v in n.items() if k != "id"}) for n in value["nodes"]],
-        edges=[
-            (e["source"], e["target"], {k: v for k, v in e.items() if k not in own}) for e in links
-        ],
+        nodes=[(node["id"], _known(node, ("id",))) for node in value["nodes"]],
+        edges=[(edge["source"], edge["target"], _known(edge, own)) for edge in links],
         directed=bool(value.get("directed", False)),
-        attributes=dict(value.get("graph", {})),
+        attributes=_known(dict(value.get("graph", {})), ()),
     )
+
+
+def _known(item: Attributes, own: Sequence[str]) -> Attributes:
+    return {name: v for name, v in item.items() if name not in own and v is not None}
 
 
 def _json_line(line: bytes) -> _Graph:
