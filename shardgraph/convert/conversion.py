@@ -21,7 +21,7 @@ from shardgraph.convert.report import counted
 from shardgraph.convert.shuffle import ShuffledSource
 from shardgraph.convert.source import Partition
 from shardgraph.convert.splits import SplitRule, make_splits
-from shardgraph.convert.worker import run_task
+from shardgraph.convert.worker import partitions_of, run_task
 from shardgraph.errors import ConversionError
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema
@@ -46,7 +46,7 @@ class Conversion:
         shuffle: int | None = None,
     ) -> None:
         self._journal = journal
-        partitions = job.source.partitions()
+        partitions = partitions_of(job.source)
         self._provenance = _provenance(job, shuffle)
         identity = _identity(self._provenance, partitions)
         if not resume:

@@ -14,7 +14,7 @@ from torch_geometric.data.data import BaseData
 from shardgraph.convert.job import Job
 from shardgraph.convert.plan import tasks_of
 from shardgraph.convert.source import Reject
-from shardgraph.convert.worker import Record, edited, read_records
+from shardgraph.convert.worker import Record, edited, partitions_of, read_records
 from shardgraph.errors import ConversionError, SchemaError
 from shardgraph.format.schema import Schema
 from shardgraph.writer import ShardSink
@@ -52,7 +52,7 @@ def preview(job: Job) -> Preview:
     Raises:
         ConversionError: if none of them becomes a graph, or the input cannot be read.
     """
-    partitions = job.source.partitions()
+    partitions = partitions_of(job.source)
     counts = [partition.num_records for partition in partitions]
     with tempfile.TemporaryDirectory() as folder:
         sink = ShardSink(

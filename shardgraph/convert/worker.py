@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, Step
 from shardgraph.convert.shuffle import EncodedSource
 from shardgraph.convert.source import Partition, Reject, Source
-from shardgraph.errors import ConversionError, FormatError, SchemaError
+from shardgraph.errors import ConversionError, FormatError, SchemaError, ShardGraphError
 from shardgraph.format.schema import Schema
 from shardgraph.shards.write import GraphRecord
 from shardgraph.writer import ShardSink
@@ -84,6 +84,22 @@ def _ignore(_: int) -> None:
     pass
 
 
+def partitions_of(source: Source) -> Sequence[Partition]:
+    """The partitions of a source.
+
+    Raises:
+        ConversionError: if the source fails in a way of its own, naming the input.
+    """
+    try:
+        return source.partitions()
+    except (ShardGraphError, ValueError, OSError, ImportError):
+        raise  # these name the file themselves, or an option
+    except Exception as error:
+        raise ConversionError(
+            f"the {source.name} source failed at {source.spec}: {type(error).__name__}: {error}"
+        ) from error
+
+
 def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Record]:
     """The records of a task, in order, without the first ``skip``.
 
@@ -121,7 +137,7 @@ def _items(source: Source, number: int, partition: Partition) -> Iterator[object
         for item in source.read(partition):
             yield item
             count += 1
-    except (FormatError, ConversionError, OSError, ImportError, MemoryError):
+    except (FormatError, ConversionError, OSError, ImportError):
         raise  # these name the file themselves
     except Exception as error:
         raise ConversionError(
@@ -143,8 +159,10 @@ def edited(job: Job, record: Record) -> BaseData | Reject | GraphRecord | None:
             label_of(data, job.split_by)
     except SchemaError as error:
         return record.reject(str(error))
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise ConversionError(
+            f"{record.file}, {record.name}: out of memory. {error}".rstrip(". ")
+        ) from error
     except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
         return record.reject(f"pre_filter or pre_transform failed: {type(error).__name__}: {error}")
     return data

@@ -437,6 +437,34 @@ def test_a_source_that_breaks_its_contract(tmp_path):
         run(tmp_path / "out", Broken())
 
 
+def test_a_source_that_fails_before_its_first_record(tmp_path):
+    class Broken(Numbers):
+        def partitions(self):
+            return [{}["no such"]]
+
+    expected = "the numbers source failed at numbers.txt: KeyError: 'no such'"
+    with pytest.raises(ConversionError, match=expected):
+        run(tmp_path / "out", Broken())
+    with pytest.raises(ConversionError, match=expected):
+        preview(make_job(Broken(), tmp_path / "out"))
+
+
+def test_memory_that_runs_out_is_no_fault_of_a_record(tmp_path):
+    def hoard(_):
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    class Hoarding(Numbers):
+        def graph(self, i):
+            return hoard(i)
+
+    with pytest.raises(
+        ConversionError, match=r"txt, graph 0: out of memory\. Unable to allocate 7"
+    ):
+        run(tmp_path / "out", pre_transform=hoard, on_error="skip")
+    with pytest.raises(ConversionError, match=r"at record 0 of partition 0 .* Unable to allocate 7"):
+        run(tmp_path / "out", Hoarding(), on_error="skip")
+
+
 def test_reject_reads_as_a_sentence():
     assert str(Reject(file="a.csv", record=3, reason="no SMILES")) == "a.csv, line 3: no SMILES"
 
