@@ -461,7 +461,7 @@ def test_memory_that_runs_out_is_no_fault_of_a_record(tmp_path):
         ConversionError, match=r"txt, graph 0: out of memory\. Unable to allocate 7"
     ):
         run(tmp_path / "out", pre_transform=hoard, on_error="skip")
-    with pytest.raises(ConversionError, match=r"at record 0 of partition 0 .* Unable to allocate 7"):
+    with pytest.raises(ConversionError, match=r"record 0 of partition 0 .* Unable to allocate"):
         run(tmp_path / "out", Hoarding(), on_error="skip")
 
 

@@ -120,6 +120,41 @@ def test_bad_lines_reject_their_graph_only(ogb, read_all):
         read_all(ogb(**{"num-edge-list": "2\n"}))
 
 
+@pytest.mark.parametrize("labels", ["1,,3\n,2,\n4,5,", "1,,3\r\n,2,\r\n4,5,\r\n"])
+def test_empty_fields_are_missing_values(ogb, read_all, labels):
+    graphs, rejects = read_all(ogb(**{"graph-label": labels}), size=2)
+    assert rejects == []
+    nan = np.nan
+    found = torch.cat([graph.y for graph in graphs])
+    np.testing.assert_array_equal(found, [[1, nan, 3], [nan, 2, nan], [4, 5, nan]])
+
+
+@pytest.mark.parametrize("labels", ["1,\n2,0\n3,0\n", ",1\n2,0\n3,0\n", "1,0\n2,0\n3,"])
+def test_one_empty_field_makes_floats(ogb, read_all, labels):
+    graphs, _ = read_all(ogb(**{"graph-label": labels}))
+    assert torch.cat([graph.y for graph in graphs]).isnan().sum() == 1
+
+
+@pytest.mark.parametrize("size", [1, 10])
+@pytest.mark.parametrize("name", ["edge", "node-feat", "graph-label"])
+def test_lines_that_no_graph_counts_are_an_error(ogb, read_all, size, name):
+    graphs, _ = read_all(ogb(**{name: RAW[name] + "\n"}), size=size)
+    assert len(graphs) == 3
+    with pytest.raises(FormatError, match=rf"raw/{name}.csv.gz has more lines than all 3 graphs"):
+        read_all(ogb(**{name: RAW[name] + "0,1\n"}), size=size)
+
+
+def test_negative_counts(ogb, read_all):
+    with pytest.raises(FormatError, match=r"num-node-list.csv.gz, line 2: -1 is no count"):
+        read_all(ogb(**{"num-node-list": "3\n-1\n2\n"}))
+
+
+def test_other_files_in_the_folder(ogb, read_all):
+    folder = ogb()
+    (folder / "raw" / "node-feat.csv").write_text("unpacked to have a look")
+    assert len(read_all(folder)[0]) == 3
+
+
 @pytest.mark.parametrize("name", ["ogbg_molesol", "ogbg_molbace"])
 def test_cases(case, read_all, name):
     folder = case(f"ogb/{name}")

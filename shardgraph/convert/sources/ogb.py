@@ -32,7 +32,8 @@ _MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 class OGBSource(Source):
     """Reads ogbg- and homogeneous ogbn- folders, lazily, in the order of the files.
 
-    ``x`` and ``edge_attr`` are int64 where their files hold integers only, else float32;
+    ``x`` and ``edge_attr`` are int64 where their files hold integers only, else float32, NaN where
+    a field is empty;
     ``y`` likewise, [1, T] of a graph or [N, T] of nodes; files such as node_species become
     attributes of that name. The given split becomes `splits` of graphs, and ``train_mask``,
     ``val_mask`` and ``test_mask`` of nodes.
@@ -88,8 +89,12 @@ class OGBSource(Source):
             for name, (of, _, _) in self._columns.items():
                 stream = stack.enter_context(tables.open_binary(self._raw(name)))
                 lines[name] = _skip(stream, before[of])
-            for graph in range(first, first + (partition.num_records or 0)):
+            stop = first + (partition.num_records or 0)
+            for graph in range(first, stop):
                 yield self._graph(graph, lines)
+            for name, rest in lines.items() if stop == len(self._num_nodes) else ():
+                if any(line.strip() for line in rest):
+                    raise FormatError(f"{self._raw(name)} has more lines than all {stop} graphs")
 
     def splits(self) -> dict[str, NDArray[np.int64]]:
         """The given split of graphs; of nodes it is in the masks instead."""
@@ -113,11 +118,11 @@ class OGBSource(Source):
 
     @cached_property
     def _num_nodes(self) -> NDArray[np.int64]:
-        return _integers(self._raw("num-node-list"))
+        return _counts(self._raw("num-node-list"))
 
     @cached_property
     def _num_edges(self) -> NDArray[np.int64]:
-        found = _integers(self._raw("num-edge-list"))
+        found = _counts(self._raw("num-edge-list"))
         if len(found) != len(self._num_nodes):
             raise FormatError(
                 f"{self.spec}/raw: num-edge-list has {len(found)} lines, num-node-list has "
@@ -132,7 +137,8 @@ class OGBSource(Source):
     @cached_property
     def _columns(self) -> dict[str, tuple[str, int, bool]]:
         """Per file: what its lines count, their number of columns, whether all are integers."""
-        names = [path.name.removesuffix(".csv.gz") for path in self._raw("x").parent.iterdir()]
+        paths = (Path(self.spec) / "raw").glob("*.csv.gz")
+        names = [path.name.removesuffix(".csv.gz") for path in paths]
         counted = {name: name.replace("_", "-").split("-")[0] for name in sorted(names)}
         if "edge" not in counted:
             raise FormatError(f"{self.spec}/raw has no edge.csv.gz")
@@ -208,13 +214,26 @@ def _skip(stream: BinaryIO, num_lines: int) -> Iterator[bytes]:
 
 def _look_at(path: Path) -> tuple[int, bool]:
     """Number of columns, and whether the whole file holds integers and separators only."""
-    width, integers = 0, True
+    width, integers, last = 0, True, b"\n"
     with tables.open_binary(path) as stream:
         width = stream.readline().count(b",") + 1
         stream.seek(0)
         while integers and (piece := stream.read(1 << 20)):
-            integers = not piece.translate(None, b"0123456789-+, \r\n")
-    return width, integers
+            others = piece.translate(None, b"0123456789-+, \r\n")
+            integers = not others and not _has_gaps(last + piece)
+            last = piece[-1:]
+    return width, integers and last != b","
+
+
+def _has_gaps(text: bytes) -> bool:
+    """Whether there are empty fields, as pandas writes what is missing."""
+    return b",," in text or b"\n," in text or b",\n" in text or b",\r" in text
+
+
+def _filled(line: bytes) -> bytes:
+    if not _has_gaps(b"\n" + line + b"\n"):
+        return line
+    return b",".join(field if field.strip() else b"nan" for field in line.split(b","))
 
 
 def _parse(
@@ -226,8 +245,10 @@ def _parse(
     if not lines:
         return np.empty((0, width), dtype=np.int64 if integers else np.float32)
     try:
-        found = tables.load_numbers(lines, np.int64 if integers else np.float64, delimiter=",")
-        if not integers:
+        if integers:
+            found = tables.load_numbers(lines, np.int64, delimiter=",")
+        else:
+            found = tables.load_numbers([*map(_filled, lines)], np.float64, delimiter=",")
             found = as_dtype(found, np.float32, name)
     except (ValueError, OverflowError) as error:
         return str(error)
@@ -244,3 +265,10 @@ def _integers(path: Path) -> NDArray[np.int64]:
     if isinstance(found, str):
         raise FormatError(f"{path}: {found}")
     return found[:, 0]
+
+
+def _counts(path: Path) -> NDArray[np.int64]:
+    found = _integers(path)
+    if found.min(initial=0) < 0:
+        raise FormatError(f"{path}, line {found.argmin() + 1}: {found.min()} is no count")
+    return found
