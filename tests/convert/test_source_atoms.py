@@ -133,7 +133,7 @@ def test_neighbours_equal_ase(tmp_path, read_all, pbc):
 def test_folder_of_cif_with_table(tmp_path, read_all):
     for i, name in enumerate(["b", "a10", "a9"]):
         write(tmp_path / f"{name}.cif", Atoms("NaCl", [[0, 0, 0], [2.0, 0, 0]], cell=[5, 5, 5 + i]))
-    (tmp_path / "id_prop.csv").write_text("b,1.5\na9,-2\n")
+    (tmp_path / "id_prop.csv").write_text("\ufeffb,1.5\r\na9,-2\r\n", "utf-8", newline="")
     (tmp_path / "c.cif").write_text("nonsense")
     graphs, rejects = read_all(tmp_path)
     assert [graph.cell[0, 2, 2].item() for graph in graphs] == [7, 6, 5]
@@ -144,8 +144,9 @@ def test_folder_of_cif_with_table(tmp_path, read_all):
 def test_wrong_cutoff(tmp_path):
     pytest.importorskip("vesin")
     (tmp_path / "a.xyz").write_text("0\n\n")
-    with pytest.raises(ValueError, match="cutoff must be a positive length, got -1"):
-        find_source(tmp_path / "a.xyz", cutoff=-1.0)
+    for cutoff in (-1.0, 0.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"cutoff must be a positive length, got {cutoff}"):
+            find_source(tmp_path / "a.xyz", cutoff=cutoff)
 
 
 @pytest.mark.parametrize("count", [2, 10**12, 2**70])

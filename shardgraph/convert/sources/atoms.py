@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,7 +98,7 @@ class AtomsSource(FileSource):
         require("ase", "atoms", "reading structures")
         if cutoff is not None:
             require("vesin", "atoms", "a neighbour list")
-            if not cutoff > 0:
+            if not 0 < cutoff < math.inf:
                 raise ValueError(f"cutoff must be a positive length, got {cutoff}")
         self._cutoff = cutoff
         self._asked = targets if targets is None else tuple(targets)
@@ -220,7 +221,7 @@ class AtomsSource(FileSource):
         path = Path(self.spec) / _TABLE
         if not path.is_file():
             return {}
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
         try:
             return {row[0]: [float(value) for value in row[1:]] for row in rows}
