@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import re
 import signal
 import sys
@@ -28,6 +29,8 @@ _REQUIRED = {"h5py", "numpy", "torch", "torch_geometric", "tqdm", "xxhash"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may be no text, as on stderr
     given = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in given
     try:

@@ -10,8 +10,9 @@ import torch
 from numbers_source import Numbers, Typed, contents, fail_at_30, is_even, negate, written
 from torch_geometric.data import Batch, Data, HeteroData, TemporalData
 
-from shardgraph import ConversionError, DatasetWriter, Manifest, ShardedDataset
+from shardgraph import ConversionError, DatasetWriter, Manifest, ShardedDataset, verify
 from shardgraph.atomic import directory_lock
+from shardgraph.cli import main
 from shardgraph.convert import ConversionReport, Reject, convert
 from shardgraph.convert.job import make_job
 from shardgraph.convert.preview import preview
@@ -463,6 +464,20 @@ def test_memory_that_runs_out_is_no_fault_of_a_record(tmp_path):
         run(tmp_path / "out", pre_transform=hoard, on_error="skip")
     with pytest.raises(ConversionError, match=r"record 0 of partition 0 .* Unable to allocate"):
         run(tmp_path / "out", Hoarding(), on_error="skip")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere hold text only")
+def test_names_that_are_no_text(tmp_path, capsys):
+    name = os.fsdecode(b"gr\xfcn.edges")
+    (tmp_path / name).write_bytes(b"source,target,rel\na,b,\xe4\n")
+    out = tmp_path / os.fsdecode(b"out\xff")
+    words = [str(tmp_path / name), str(out), "--relation", "rel"]
+    assert main(["convert", *words]) == 0
+    told = Manifest.read(out).provenance["source"]
+    assert ([file["name"] for file in told["files"]], told["relations"]) == ([name], ["\udce4"])
+    assert main(["info", str(out)]) == 0
+    assert "/out\\udcff: 1 graph" in capsys.readouterr().out
+    assert verify(out) == []
 
 
 def test_reject_reads_as_a_sentence():
