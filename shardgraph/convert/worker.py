@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
+from shardgraph.convert.files import FilesPartition
 from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, Step
 from shardgraph.convert.shuffle import EncodedSource
@@ -110,28 +111,34 @@ def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Recor
         if partition.num_records is not None and skip >= partition.num_records:
             skip -= partition.num_records
             continue
-        count = 0
-        for item in _items(source, number, partition):
-            if not isinstance(item, BaseData | Reject | GraphRecord):
-                raise ConversionError(
-                    f"the {source.name} source yielded a {type(item).__name__} as record {count} "
-                    f"of partition {number}, not a graph of torch_geometric.data"
-                )
-            count += 1
-            if skip:
-                skip -= 1
-                continue
-            # `first` counts from the start of a file, or is unknown and 0.
-            own = partition.first or number == 0
-            name = f"graph {partition.first + count - 1}"
-            yield Record(
-                item=item,
-                file=partition.file,
-                name=name if own else f"{name} of partition {number}",
-            )
+        for piece, file in _pieces(partition):
+            where = f"partition {number} ({file})"
+            for count, item in enumerate(_items(source, piece, where)):
+                if not isinstance(item, BaseData | Reject | GraphRecord):
+                    raise ConversionError(
+                        f"the {source.name} source yielded a {type(item).__name__} as record "
+                        f"{count} of {where}, not a graph of torch_geometric.data"
+                    )
+                if skip:
+                    skip -= 1
+                    continue
+                # `first` counts from the start of a file, or is unknown and 0.
+                own = piece.first or number == 0 or isinstance(piece, FilesPartition)
+                name = f"graph {piece.first + count}"
+                name = name if own else f"{name} of partition {number}"
+                yield Record(item=item, file=file, name=name)
 
 
-def _items(source: Source, number: int, partition: Partition) -> Iterator[object]:
+def _pieces(partition: Partition) -> Iterator[tuple[Partition, str]]:
+    """What of a partition is of one file, with the path of that."""
+    if not isinstance(partition, FilesPartition):
+        yield partition, partition.file
+        return
+    for name, path in zip(partition.names, partition.paths(), strict=True):
+        yield replace(partition, names=(name,)), str(path)
+
+
+def _items(source: Source, partition: Partition, where: str) -> Iterator[object]:
     count = 0
     try:
         for item in source.read(partition):
@@ -141,8 +148,8 @@ def _items(source: Source, number: int, partition: Partition) -> Iterator[object
         raise  # these name the file themselves
     except Exception as error:
         raise ConversionError(
-            f"the {source.name} source failed at record {count} of partition {number} "
-            f"({partition.file}): {type(error).__name__}: {error}"
+            f"the {source.name} source failed at record {count} of {where}: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from numbers_source import Numbers, Typed, contents, fail_at_30, is_even, negate, written
+from numbers_source import (
+    Numbers,
+    Typed,
+    contents,
+    fail_at_30,
+    is_even,
+    negate,
+    number_graph,
+    written,
+)
 from torch_geometric.data import Batch, Data, HeteroData, TemporalData
 
 from shardgraph import ConversionError, DatasetWriter, Manifest, ShardedDataset, verify
@@ -120,6 +129,21 @@ def test_bad_records_are_skipped_listed_and_counted(tmp_path):
     ]
     assert (report.read, report.graphs, report.rejected, report.filtered) == (100, 48, 4, 48)
     assert written(tmp_path / "out") == [i for i in range(2, 100, 2) if i != 50]
+
+
+def test_rejects_of_a_folder_name_the_file(tmp_path):
+    """Those that the engine rejects too, with their number in it."""
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    for i in range(3):
+        odd = i == 1
+        graphs = [number_graph(2), number_graph(3, torch.float64 if odd else torch.float32)]
+        torch.save(graphs, folder / f"g_{i}.pt")
+    run(tmp_path / "out", folder, on_error="skip")
+    (line,) = lines(tmp_path / "out")
+    assert (line["record"], line["file"], line["where"]) == (3, str(folder / "g_1.pt"), "graph 1")
+    with pytest.raises(ConversionError, match=r"graphs/g_1\.pt, graph 1: attribute 'x': expected"):
+        run(tmp_path / "error", folder)
 
 
 def test_rejected_records_are_kept_on_request(tmp_path):
