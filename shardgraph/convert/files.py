@@ -92,11 +92,12 @@ class FileSource(Source):
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sorts data_2.pt before data_10.pt."""
-    return [
+    """Sorts data_2.pt before data_10.pt, and no two names alike."""
+    parts = [
         (1, int(part), "") if part.isdecimal() else (0, 0, part)
         for part in re.split(r"(\d+)", name)
     ]
+    return [*parts, (0, 0, name)]
 
 
 def suffix_of(path: Path) -> str:

@@ -119,12 +119,15 @@ def test_faults_are_rejects(tmp_path, read_all):
         4: pickle.dumps({"pos": "text"}),
         5: b"",
         6: zlib.compress(b"x" * 100)[:9],
+        7: b"x not compressed",
+        8: b"[" * 100_000,
     }
     _, rejects = read_all(write(tmp_path / "a.lmdb", records))
     for reject, reason in zip(
         rejects,
         ["is damaged", "a list, expected a graph", "none of the usual names among unknown",
-         "JSONDecodeError", "could not convert string", "EOFError|is damaged", "is damaged|Error"],
+         "JSONDecodeError", "could not convert string", "EOFError|is damaged", "is damaged|Error",
+         "key '7' begins like zlib, but: Error", "RecursionError"],
         strict=True,
     ):  # fmt: skip
         assert re.search(reason, reject.reason), reject
@@ -133,6 +136,12 @@ def test_faults_are_rejects(tmp_path, read_all):
         read_all(tmp_path / "b.lmdb")
     with pytest.raises(ValueError, match="attributes are given as ATTRIBUTE=KEY, got pos"):
         find_source(tmp_path / "a.lmdb", attributes=["pos"])
+
+
+def test_keys_of_one_number_keep_an_order(tmp_path, read_all):
+    names = ["1", "001", "0001", "01"]
+    path = write(tmp_path / "a.lmdb", {n: pickle.dumps({"smiles": n, "x": [[1]]}) for n in names})
+    assert [read.smiles for read in read_all(path)[0]] == sorted(names)
 
 
 def test_folder_of_databases(tmp_path, read_all):

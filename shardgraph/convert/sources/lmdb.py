@@ -132,7 +132,13 @@ class LmdbSource(Source):
                 where = f"{partition.file}, key {key.decode('latin1')!r}"
                 try:
                     yield self._graph(bytes(transaction.get(key)), where)
-                except (FormatError, LookupError, OverflowError, TypeError, ValueError) as error:
+                except (
+                    ArithmeticError,
+                    LookupError,
+                    RecursionError,
+                    TypeError,
+                    ValueError,
+                ) as error:
                     yield Reject(
                         file=partition.file,
                         record=f"key {key.decode('latin1')!r}",
@@ -182,7 +188,10 @@ class LmdbSource(Source):
 
     def _loads(self, data: bytes, where: str) -> Any:
         if data[:1] == b"\x78":
-            data = zlib.decompressobj().decompress(data, _LARGEST_RECORD)
+            try:
+                data = zlib.decompressobj().decompress(data, _LARGEST_RECORD)
+            except zlib.error as error:
+                raise FormatError(f"{where} begins like zlib, but: {error}") from error
         if data[:1] in (b"{", b"["):
             return json.loads(data)
         if self._trust:
