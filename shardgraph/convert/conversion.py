@@ -49,9 +49,7 @@ class Conversion:
         partitions = partitions_of(job.source)
         self._provenance = _provenance(job, shuffle)
         identity = _identity(self._provenance, partitions)
-        if not resume:
-            journal.clear()
-        state = journal.load()
+        state = journal.load() if resume else None  # else thrown away when there is a new one
         published = published_generation(job.out)
         if state is not None and published == state.generation and state.identity != identity:
             journal.clear()  # another conversion, which was stopped when it was published already

@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardgraph.atomic import TEMPORARY, UNFINISHED, file_digest, write_text
 from shardgraph.convert.source import Reject
@@ -30,6 +30,8 @@ from shardgraph.format.statistics import Statistics
 
 _STATE = "state.json"
 _COMPLETE = "complete"
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +133,8 @@ class Journal:
 
     def load(self) -> State | None:
         """The state of the conversion that was interrupted here; None if there is none."""
-        try:
-            text = (self.directory / _STATE).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        return State.from_json(json.loads(text))
+        path = self.directory / _STATE
+        return _read(path, State.from_json) if path.exists() else None
 
     def begin(self, state: State) -> None:
         """Starts a journal, over what an older one may have left."""
@@ -196,13 +195,7 @@ class Journal:
         """The steps of a task that are kept, in order."""
         number = 0
         while (path := self.directory / _step_name(task, number)).exists():
-            try:
-                step = Step.from_json(json.loads(path.read_text(encoding="utf-8")))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConversionError(
-                    f"{path} is not what a conversion writes ({error!r}); pass resume=False "
-                    "(--no-resume) to start over"
-                ) from error
+            step = _read(path, Step.from_json)
             yield step
             if step.last:
                 return
@@ -239,6 +232,16 @@ class Journal:
 
     def _write(self, name: str, doc: dict[str, Any]) -> None:
         write_text(self.directory / name, json.dumps(doc, allow_nan=False))
+
+
+def _read(path: Path, from_json: Callable[[dict[str, Any]], Entry]) -> Entry:
+    try:
+        return from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConversionError(
+            f"{path} is not what a conversion writes ({error!r}); pass resume=False "
+            "(--no-resume) to start over"
+        ) from error
 
 
 def _step_name(task: int, step: int) -> str:

@@ -91,6 +91,34 @@ def test_a_garbled_journal_is_an_error_that_says_how_to_start_over(tmp_path):
     assert written(tmp_path / "out") == list(range(100))
 
 
+@pytest.mark.parametrize("change", [lambda text: text[:-5], lambda _: "{}", lambda _: "[]"])
+def test_a_garbled_state_is_an_error_too(tmp_path, change):
+    interrupted(tmp_path / "out")
+    path = tmp_path / "out" / ".conversion" / "state.json"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ConversionError, match=r"state.json is not .*\(--no-resume\)"):
+        run(tmp_path / "out")
+    run(tmp_path / "out", resume=False)
+    assert written(tmp_path / "out") == list(range(100))
+
+
+def test_what_may_not_start_over_throws_nothing_away(tmp_path):
+    run(tmp_path / "out", Numbers(count=30))
+
+    class Interrupted(Numbers):
+        def graph(self, i):
+            if i == 70:
+                raise KeyboardInterrupt
+            return super().graph(i)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", Interrupted(), overwrite=True)
+    before = contents(tmp_path / "out" / ".conversion")
+    with pytest.raises(FileExistsError, match="already holds a dataset"):
+        run(tmp_path / "out", resume=False)
+    assert contents(tmp_path / "out" / ".conversion") == before
+
+
 def test_another_conversion_is_not_gone_on_with(tmp_path):
     interrupted(tmp_path / "out")
     with pytest.raises(ConversionError, match=r"another conversion \(source count: 100 .* 60 now"):
