@@ -59,8 +59,7 @@ class Edit:
             return None
         transform = _resolve(self._functions["pre_transform"])
         if transform is not None:
-            # Of a clone: a source may hold on to the tensors, and read them again.
-            data = transform(data.clone())
+            data = transform(_cloned(data))
         _check_single(data, "the source yielded" if transform is None else "pre_transform returned")
         if self._keys is not None or self._drop or self._cast:
             data = copy.copy(data)
@@ -98,6 +97,27 @@ class Edit:
             "cast": self._cast,
         }
         return functions | {name: value for name, value in rest.items() if value}
+
+
+def _cloned(data: Any) -> Any:
+    """The graph with tensors of its own: a source may hold on to its, and read them again."""
+    data = copy.copy(data)
+    for store in data.stores:
+        for name, value in list(store.items()):
+            if (own := _own(value)) is not value:
+                store[name] = own
+    return data
+
+
+def _own(value: Any) -> Any:
+    """The value with clones of its tensors; unlike PyG's ``clone``, tuples stay tuples."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if type(value) in (list, tuple):
+        return type(value)(map(_own, value))
+    return {key: _own(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def _check_single(data: object, origin: str) -> None:

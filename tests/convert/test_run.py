@@ -256,6 +256,7 @@ def test_a_transform_that_returns_nothing_is_rejected(tmp_path):
 
 def in_place(data):
     data.x += 1
+    data.more["parts"][0].mul_(2)
     return data
 
 
@@ -264,7 +265,8 @@ def test_a_transform_may_change_tensors_in_place(tmp_path, monkeypatch, workers)
     """Though the source holds them, and the first graph is read for its schema before."""
     monkeypatch.setattr(PygSource, "records_per_partition", 2)
     shared = torch.zeros(2, 1)
-    torch.save([Data(x=shared, y=i) for i in range(5)], tmp_path / "list.pt")
+    more = {"parts": (torch.ones(1), "text"), "sizes": [1, 2]}
+    torch.save([Data(x=shared, y=i, more=more) for i in range(5)], tmp_path / "list.pt")
     # Threads: two of them share the graphs, as one process does.
     with ThreadPoolExecutor(workers) as executor:
         convert(
@@ -274,8 +276,12 @@ def test_a_transform_may_change_tensors_in_place(tmp_path, monkeypatch, workers)
             executor=executor if workers > 1 else None,
             progress=False,
         )
-    found = [(data.y, data.x.flatten().tolist()) for data in ShardedDataset(tmp_path / "out")]
-    assert found == [(i, [1.0, 1.0]) for i in range(5)]
+    dataset = ShardedDataset(tmp_path / "out")
+    assert [(data.y, data.x.flatten().tolist()) for data in dataset] == [
+        (i, [1.0, 1.0]) for i in range(5)
+    ]
+    for data in dataset:
+        assert data.more == {"parts": (torch.tensor([2.0]), "text"), "sizes": [1, 2]}
 
 
 def a_batch(data):
