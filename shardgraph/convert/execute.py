@@ -46,8 +46,9 @@ def run_tasks(
 
 def _run_in_foreign(job: Job, tasks: Sequence[Task], executor: Executor, advance: Advance) -> None:
     stop = Journal(job.out).directory / f"stop-{token_hex(8)}"
-    futures = _submit(executor, replace(job, stop=stop), tasks)
+    futures: dict[Future[int], Task] = {}
     try:
+        _submit(executor, replace(job, stop=stop), tasks, futures)
         _finish(futures, advance)
     except BaseException:
         stop.touch()
@@ -59,9 +60,11 @@ def _run_in_foreign(job: Job, tasks: Sequence[Task], executor: Executor, advance
 
 def _run_in_processes(job: Job, tasks: Sequence[Task], workers: int, advance: Advance) -> None:
     with process_pool(workers) as (pool, children):
-        futures = _submit(pool, job, tasks)
-        started = set(children())
+        futures: dict[Future[int], Task] = {}
+        started: set[BaseProcess] = set()
         try:
+            _submit(pool, job, tasks, futures)
+            started |= children()
             _finish(futures, advance)
         except BrokenProcessPool as error:
             # The pool's thread reads the exit codes; of two that read one, one gets it wrong.
@@ -70,8 +73,13 @@ def _run_in_processes(job: Job, tasks: Sequence[Task], workers: int, advance: Ad
             raise _died(job, broken, started) from error
 
 
-def _submit(executor: Executor, job: Job, tasks: Sequence[Task]) -> dict[Future[int], Task]:
-    """One future a task. Each gets its own copy of the source, also where threads share memory."""
+def _submit(
+    executor: Executor, job: Job, tasks: Sequence[Task], futures: dict[Future[int], Task]
+) -> None:
+    """Adds a future for each task, which may fail halfway: a worker may be dead already.
+
+    Each gets its own copy of the source, also where threads share memory.
+    """
     try:
         pickled = dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -79,7 +87,8 @@ def _submit(executor: Executor, job: Job, tasks: Sequence[Task]) -> dict[Future[
             f"the conversion cannot be sent to workers: {error}. Give functions by name, as "
             "'package.module:function', or define them at the top of a module; or use workers=1"
         ) from error
-    return {executor.submit(run_pickled, pickled, task): task for task in tasks}
+    for task in tasks:
+        futures[executor.submit(run_pickled, pickled, task)] = task
 
 
 def run_pickled(job: bytes, task: Task) -> int:

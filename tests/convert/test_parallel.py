@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,21 @@ def test_a_worker_that_dies_is_told_with_its_partition(tmp_path):
     ):
         run(tmp_path / "out", Numbers(die=45), workers=2)
     assert not list((tmp_path / "out").glob(".conversion/running-*"))
+
+
+def test_a_worker_that_dies_before_all_work_is_handed_out(tmp_path, monkeypatch):
+    class Broken(ThreadPoolExecutor):
+        def submit(self, *_):
+            raise BrokenProcessPool
+
+    @contextmanager
+    def process_pool(workers):
+        with Broken(workers) as pool:
+            yield pool, set
+
+    monkeypatch.setattr("shardgraph.convert.execute.process_pool", process_pool)
+    with pytest.raises(ConversionError, match="a worker died before it began"):
+        run(tmp_path / "out", Numbers(), workers=2)
 
 
 def test_work_ends_with_the_error(tmp_path):
