@@ -212,6 +212,19 @@ def _entries(kept: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(kept, dict) and isinstance(now, dict):
         for key in kept.keys() | now.keys():
             if kept.get(key) != now.get(key):
-                yield key, kept.get(key), now.get(key)
+                yield key, *_differing(kept.get(key), now.get(key))
     elif kept != now:
         yield "", kept, now
+
+
+def _differing(kept: Any, now: Any) -> tuple[Any, Any]:
+    """Of two lists of files, those that are not in both."""
+    if all(
+        isinstance(files, list) and files and isinstance(files[0], dict) for files in (kept, now)
+    ):
+        only = (
+            [file for file in kept if file not in now],
+            [file for file in now if file not in kept],
+        )
+        return only if any(only) else (kept, now)
+    return kept, now

@@ -91,12 +91,9 @@ class Edit:
     def describe(self) -> dict[str, Any]:
         """The edits as JSON, functions by name and digest of their code; without those unused."""
         functions = {name: describe(f) for name, f in self._functions.items() if f is not None}
-        rest = {
-            "keys": None if self._keys is None else list(self._keys),
-            "drop": sorted(self._drop),
-            "cast": self._cast,
-        }
-        return functions | {name: value for name, value in rest.items() if value}
+        keys = {} if self._keys is None else {"keys": list(self._keys)}  # none is a choice too
+        rest = {"drop": sorted(self._drop), "cast": self._cast}
+        return functions | keys | {name: value for name, value in rest.items() if value}
 
 
 def _cloned(data: Any) -> Any:

@@ -11,6 +11,7 @@ from numbers_source import Numbers, contents, written
 
 from shardgraph import ConversionError
 from shardgraph.convert import convert
+from shardgraph.convert.source import describe_files
 from shardgraph.writer import DatasetWriter
 
 HERE = Path(__file__).resolve().parent
@@ -125,6 +126,8 @@ def test_another_conversion_is_not_gone_on_with(tmp_path):
         run(tmp_path / "out", Numbers(count=60))
     with pytest.raises(ConversionError, match=r"\(conversion shard_size: 128000000 .* 5000 now\)"):
         run(tmp_path / "out", shard_size=5000)
+    with pytest.raises(ConversionError, match=r"\(conversion keys: None then, \[\] now\)"):
+        run(tmp_path / "out", keys=[])
     before = contents(tmp_path / "out" / ".conversion")
     run(tmp_path / "out", Numbers(count=60), resume=False)
     assert before
@@ -145,6 +148,29 @@ def test_what_a_published_conversion_left_stops_no_other(tmp_path, monkeypatch):
         "manifest.json",
         *(f"shard-0000{i}-1.h5" for i in range(3)),
     ]
+
+
+def test_of_many_files_only_those_that_changed_are_told(tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+
+    class Files(Numbers):
+        def provenance(self):
+            return {"files": describe_files(tmp_path / name for name in "abc")}
+
+        def graph(self, i):
+            if stop and i == 50:
+                raise KeyboardInterrupt
+            return super().graph(i)
+
+    stop = True
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", Files())
+    stop = False
+    (tmp_path / "b").write_text("?")
+    told = r"\[\{'name': 'b', [^\[\]]*\}\]"
+    with pytest.raises(ConversionError, match=rf"\(source files: {told} then, {told} now\)"):
+        run(tmp_path / "out", Files())
 
 
 def test_no_resume_starts_over(tmp_path):
