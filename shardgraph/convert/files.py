@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from shardgraph.convert.source import Confidence, Partition, Reject, Source, spans
-from shardgraph.errors import FormatError, SchemaError
+from shardgraph.errors import ConversionError, FormatError, SchemaError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
 
 _FILES_PER_PARTITION = 1000
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,10 @@ class FileSource(Source):
                 yield from self.read_file(path)
             except (FormatError, SchemaError) as error:
                 yield Reject(file=str(path), record="the file", reason=str(error))
+            except ConversionError as error:  # compressed, and damaged from some place on
+                if not Path(self.spec).is_dir():
+                    raise
+                yield Reject(file=str(path), record="the file", reason=str(error))
 
     @abstractmethod
     def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
@@ -89,6 +96,18 @@ class FileSource(Source):
         """The file, or the files of the folder that are read."""
         path = Path(self.spec)
         return [path / name for name in self.names(path)] if path.is_dir() else [path]
+
+    def of_first(self, look: Callable[[Path], Found]) -> Found:
+        """What `look` finds in the first file that can be read; the others are rejected in time.
+
+        Raises:
+            FormatError: none can be read; ConversionError likewise.
+        """
+        *others, last = self.files() or [Path(self.spec)]
+        for path in others:
+            with contextlib.suppress(FormatError, ConversionError):
+                return look(path)
+        return look(last)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import subprocess
@@ -5,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import h5py
 import pytest
 import torch
 from numbers_source import (
@@ -144,6 +146,32 @@ def test_rejects_of_a_folder_name_the_file(tmp_path):
     assert (line["record"], line["file"], line["where"]) == (3, str(folder / "g_1.pt"), "graph 1")
     with pytest.raises(ConversionError, match=r"graphs/g_1\.pt, graph 1: attribute 'x': expected"):
         run(tmp_path / "error", folder)
+
+
+@pytest.mark.parametrize("kind", ["edges", "h5", "mtx", "mtx.gz"])
+def test_any_file_of_a_folder_may_be_damaged(tmp_path, kind):
+    """The first too, though a source looks into it for the columns of all."""
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    text = "%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n" * (kind != "edges")
+    for name in "bcd":
+        path = folder / f"{name}.{kind}"
+        if kind == "h5":
+            with h5py.File(path, "w") as file:
+                file["graph/x"] = [[1.0]]
+        else:
+            data = (text or "0 1\n").encode()
+            path.write_bytes(gzip.compress(data) if kind == "mtx.gz" else data)
+    for name in ("a", "c", "e"):
+        whole = (folder / f"b.{kind}").read_bytes()
+        (folder / f"{name}.{kind}").write_bytes(whole[:-9] if kind == "mtx.gz" else b"")
+    report = run(tmp_path / "out", folder, format="hdf5" if kind == "h5" else None, on_error="skip")
+    assert (report.read, report.graphs) == (5, 2)
+    assert [(Path(line["file"]).name, line["where"]) for line in lines(tmp_path / "out")] == [
+        (f"{name}.{kind}", "the file") for name in "ace"
+    ]
+    with pytest.raises(ConversionError, match=rf"a\.{kind}, the file: "):
+        run(tmp_path / "error", folder, format="hdf5" if kind == "h5" else None)
 
 
 def test_rejected_records_are_kept_on_request(tmp_path):

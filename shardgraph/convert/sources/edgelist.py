@@ -175,8 +175,7 @@ class EdgelistSource(FileSource):
 
     def read_file(self, path: Path) -> Iterator[BaseData | Reject]:
         """Yields the graphs of one file."""
-        table = self._open(path)
-        columns = self._positions(table)
+        table, columns = self._looked_at(path)
         _check_header(table, columns)
         try:
             yield from self._graphs(table, columns, integers=True)
@@ -185,8 +184,7 @@ class EdgelistSource(FileSource):
 
     def provenance(self) -> dict[str, Any]:
         """The columns chosen, and the relations in the order of their numbers."""
-        table = self._open(self.files()[0])
-        columns = self._positions(table)
+        table, columns = self.of_first(self._looked_at)
         named: dict[str, Any] = {
             key: None if position is None else table.columns[position]
             for key, position in (
@@ -207,11 +205,18 @@ class EdgelistSource(FileSource):
         """All relations of all files, sorted: their numbers do not depend on one file alone."""
         found: set[str] = set()
         for path in self.files():
-            table = self._open(path)
+            try:
+                table = self._open(path)
+            except FormatError:
+                continue  # `read` rejects it in its turn
             position = table.column(self._relation or "")
             rows = (row.fields for row in table.rows() if len(row.fields) > position)
             found.update(fields[position].strip() for fields in rows)
         return sorted(found)
+
+    def _looked_at(self, path: Path) -> tuple[tables.Table, _Columns]:
+        table = self._open(path)
+        return table, self._positions(table)
 
     def _open(self, path: Path) -> tables.Table:
         given = (self._source, self._target, self._graph, self._relation, *(self._values or ()))

@@ -184,7 +184,10 @@ class Hdf5Source(FileSource):
 
     @cached_property
     def _plan(self) -> _Plan:
-        with _opened(self.files()[0]) as file:
+        return self.of_first(self._plan_of)
+
+    def _plan_of(self, path: Path) -> _Plan:
+        with _opened(path) as file:
             # None: a link that leads nowhere.
             groups = [file.get(name) for name in list(file)[:_SNIFFED_GROUPS]]
             groups = [group for group in groups if group is not None and not _is_dataset(group)]
