@@ -89,6 +89,7 @@ def convert(
         seed: Of the random split.
         split_by: Name of an attribute, text or a number, that says which subset a graph is of; or
             of a column of a table of molecules, a property of structures or a column of Parquet.
+            Where it is empty, the graph is in none.
         split_file: A JSON file, ``{"train": [0, 2, ...]}``, of records counted from 0, or a text
             file with the name of a subset on the line of each record.
         source_options: Of the source's format.

@@ -32,7 +32,10 @@ class SplitRule:
     """Random: the share of each subset. What they leave is in none."""
     seed: int = 0
     by: str | None = None
-    """Name of an attribute, text or a number, whose value is the name of the graph's subset."""
+    """Name of an attribute, text or a number, whose value is the name of the graph's subset.
+
+    With an empty one the graph is in none.
+    """
     file: Path | None = None
     """JSON, ``{"train": [record, ...]}``, or text with the name of a subset for each record."""
     LATE: ClassVar[frozenset[str]] = frozenset({"split", "seed", "split_file"})
@@ -134,7 +137,8 @@ def _by_label(steps: Iterable[Step]) -> dict[str, Ids]:
     parts: dict[str, list[Ids]] = {}
     start = 0
     for label, count in (run for step in steps for run in step.labels):
-        parts.setdefault(label, []).append(np.arange(start, start + count, dtype=np.int64))
+        if label:  # an empty one puts a graph in none
+            parts.setdefault(label, []).append(np.arange(start, start + count, dtype=np.int64))
         start += count
     return {label: np.concatenate(runs) for label, runs in parts.items()}
 

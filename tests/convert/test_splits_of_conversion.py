@@ -103,6 +103,20 @@ def test_an_attribute_tells_the_split(tmp_path, workers):
     assert members(tmp_path / "number") == {"0": list(range(50)), "1": list(range(50, 100))}
 
 
+def test_what_names_no_subset_is_in_none(tmp_path):
+    pytest.importorskip("rdkit")
+    path = tmp_path / "mol.csv"
+    path.write_text("smiles,part\nC,train\nCC,\nCCC,train\n")
+    run(tmp_path / "out", path, split_by="part")
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"smiles": ["C", "CC", "CCC"], "part": ["train", None, "train"]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "mol.parquet")
+    run(tmp_path / "parquet", tmp_path / "mol.parquet", split_by="part")
+    for out in (tmp_path / "out", tmp_path / "parquet"):
+        assert list(Manifest.read(out).splits) == ["train"]
+        assert ShardedDataset(out).split("train").indices().tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("name", ["x", "absent"])
 def test_an_attribute_that_cannot_tell_the_split(tmp_path, name):
     with pytest.raises(ConversionError, match=f"graph 1: attribute '{name}' tells the split"):

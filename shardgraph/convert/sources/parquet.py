@@ -328,7 +328,7 @@ class ParquetSource(FileSource):
         if isinstance(graph, str):
             return Reject(file=str(path), record=f"row {number}", reason=graph)
         for name in self._plan.split:
-            graph[name] = str(row[name])
+            graph[name] = "" if row[name] is None else str(row[name])
         return graph
 
     def _molecule(self, row: Mapping[str, Any]) -> BaseData | str:
