@@ -148,23 +148,31 @@ def test_rejects_of_a_folder_name_the_file(tmp_path):
         run(tmp_path / "error", folder)
 
 
-@pytest.mark.parametrize("kind", ["edges", "h5", "mtx", "mtx.gz"])
+WHOLE = {
+    ".edges": b"0 1\n",
+    ".mtx": b"%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n",
+    ".gml": b"graph [ node [ id 0 x 1.5 ] ]",
+    ".xyz": b"1\n\nH 0 0 0\n",
+}
+
+
+@pytest.mark.parametrize("kind", ["edges", "edges.gz", "h5", "mtx", "mtx.gz", "gml.gz", "xyz.gz"])
 def test_any_file_of_a_folder_may_be_damaged(tmp_path, kind):
     """The first too, though a source looks into it for the columns of all."""
+    pytest.importorskip({"gml.gz": "networkx", "xyz.gz": "ase"}.get(kind, "h5py"))
     folder = tmp_path / "graphs"
     folder.mkdir()
-    text = "%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n" * (kind != "edges")
-    for name in "bcd":
-        path = folder / f"{name}.{kind}"
+    for name in "bd":
         if kind == "h5":
-            with h5py.File(path, "w") as file:
+            with h5py.File(folder / f"{name}.h5", "w") as file:
                 file["graph/x"] = [[1.0]]
         else:
-            data = (text or "0 1\n").encode()
-            path.write_bytes(gzip.compress(data) if kind == "mtx.gz" else data)
-    for name in ("a", "c", "e"):
+            data = WHOLE[Path(f"a.{kind}".removesuffix(".gz")).suffix]
+            data = gzip.compress(data) if kind.endswith("gz") else data
+            (folder / f"{name}.{kind}").write_bytes(data)
+    for name in "ace":
         whole = (folder / f"b.{kind}").read_bytes()
-        (folder / f"{name}.{kind}").write_bytes(whole[:-9] if kind == "mtx.gz" else b"")
+        (folder / f"{name}.{kind}").write_bytes(whole[:12] if kind.endswith("gz") else b"")
     report = run(tmp_path / "out", folder, format="hdf5" if kind == "h5" else None, on_error="skip")
     assert (report.read, report.graphs) == (5, 2)
     assert [(Path(line["file"]).name, line["where"]) for line in lines(tmp_path / "out")] == [

@@ -26,7 +26,7 @@ from shardgraph.convert.sources._ase import (
     xyz_frames,
     xyz_partitions,
 )
-from shardgraph.errors import FormatError
+from shardgraph.errors import ConversionError, FormatError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -212,8 +212,8 @@ class AtomsSource(FileSource):
     def _readable(self, path: Path) -> Iterator[Frame]:
         try:
             yield from self._frames(path, None)
-        except FormatError:
-            return  # `read` rejects it in its turn
+        except (FormatError, ConversionError):
+            return  # `read` tells of it in its turn
 
     @cached_property
     def _table(self) -> dict[str, list[float]]:

@@ -207,8 +207,8 @@ class EdgelistSource(FileSource):
         for path in self.files():
             try:
                 table = self._open(path)
-            except FormatError:
-                continue  # `read` rejects it in its turn
+            except (FormatError, ConversionError):
+                continue  # `read` tells of it in its turn
             position = table.column(self._relation or "")
             rows = (row.fields for row in table.rows() if len(row.fields) > position)
             found.update(fields[position].strip() for fields in rows)

@@ -18,7 +18,7 @@ from shardgraph.convert import table as tables
 from shardgraph.convert.build import as_dtype, make_data
 from shardgraph.convert.files import FileSource, suffix_of
 from shardgraph.convert.source import Confidence, Option, Partition, Reject
-from shardgraph.errors import FormatError
+from shardgraph.errors import ConversionError, FormatError
 
 if TYPE_CHECKING:
     from torch_geometric.data.data import BaseData
@@ -182,8 +182,8 @@ class NetworkxSource(FileSource):
         for path in self.files():
             try:
                 yield from (graph for graph in _read(path) if not isinstance(graph, str))
-            except FormatError:
-                continue  # `read` rejects it in its turn
+            except (FormatError, ConversionError):
+                continue  # `read` tells of it in its turn
 
     def _vocabularies(self, texts: Mapping[str, set[str]]) -> dict[str, list[str]]:
         found: dict[str, set[str]] = {
