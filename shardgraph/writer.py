@@ -335,7 +335,6 @@ def remove_unpublished(path: Path, manifest: Manifest | None) -> None:
     That is shards that the manifest does not name, temporary files, the folder of an unfinished
     conversion, and a list of rejected records where the manifest knows of none.
     """
-    shutil.rmtree(path / UNFINISHED, ignore_errors=True)
     records = {} if manifest is None else manifest.provenance.get(RECORDS)
     if not (isinstance(records, dict) and records.get("rejected")):
         (path / REJECTS_NAME).unlink(missing_ok=True)
@@ -344,3 +343,5 @@ def remove_unpublished(path: Path, manifest: Manifest | None) -> None:
         unnamed = SHARD_PATTERN.fullmatch(file.name) is not None and file.name not in named
         if unnamed or (file.name.startswith(".") and TEMPORARY in file.name):
             file.unlink()
+    # Last, so that what is stopped here is tidied up by the conversion that goes on.
+    shutil.rmtree(path / UNFINISHED, ignore_errors=True)

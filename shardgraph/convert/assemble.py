@@ -115,14 +115,8 @@ def assemble(
         provenance={**provenance, RECORDS: records},
         splits=subsets,
     )
-    clean_up(journal, out, manifest)
-    return manifest
-
-
-def clean_up(journal: Journal, out: Path, manifest: Manifest) -> None:
-    """Removes what a published dataset no longer needs."""
-    journal.clear()
     remove_unpublished(out, manifest)
+    return manifest
 
 
 def _agreed(

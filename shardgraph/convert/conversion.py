@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardgraph.atomic import full_disk_errno
-from shardgraph.convert.assemble import assemble, clean_up
+from shardgraph.convert.assemble import assemble
 from shardgraph.convert.edit import Edit
 from shardgraph.convert.execute import run_tasks
 from shardgraph.convert.job import Job, Task
@@ -29,6 +29,7 @@ from shardgraph.writer import (
     next_generation,
     previous_manifest,
     published_generation,
+    remove_unpublished,
     versions,
 )
 
@@ -86,7 +87,7 @@ class Conversion:
         """Does what is left to do, and returns the manifest of the published dataset."""
         if self._published:  # and stopped just after that
             manifest = Manifest.read(self._job.out)
-            clean_up(self._journal, self._job.out, manifest)
+            remove_unpublished(self._job.out, manifest)
             return manifest
         self._journal.remove_temporaries()
         self._say_what_is_there(bar)

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_another_conversion_is_not_gone_on_with(tmp_path):
 
 def test_what_a_published_conversion_left_stops_no_other(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # as if it was killed there
-        patch.setattr("shardgraph.convert.assemble.clean_up", lambda *_: None)
+        patch.setattr("shardgraph.convert.assemble.remove_unpublished", lambda *_: None)
         run(tmp_path / "out")
     assert (tmp_path / "out" / ".conversion" / "state.json").exists()
     with pytest.raises(FileExistsError, match="already holds a dataset"):
@@ -171,6 +172,21 @@ def test_of_many_files_only_those_that_changed_are_told(tmp_path):
     told = r"\[\{'name': 'b', [^\[\]]*\}\]"
     with pytest.raises(ConversionError, match=rf"\(source files: {told} then, {told} now\)"):
         run(tmp_path / "out", Files())
+
+
+def test_the_journal_goes_after_the_shards_that_were_replaced(tmp_path, monkeypatch):
+    """Or one that was killed in between would leave these for good."""
+    run(tmp_path / "out", Numbers(count=30))
+    there = []
+
+    def rmtree(path, **options):
+        there.append(sorted(path.name for path in (tmp_path / "out").glob("*.h5")))
+        remove(path, **options)
+
+    remove = shutil.rmtree
+    monkeypatch.setattr("shardgraph.writer.shutil.rmtree", rmtree)
+    run(tmp_path / "out", Numbers(count=40), overwrite=True)
+    assert there[-1] == ["shard-00000-1.h5", "shard-00001-1.h5"]
 
 
 def test_no_resume_starts_over(tmp_path):
