@@ -65,7 +65,8 @@ def convert(
         executor: Runs the tasks in place of processes of our own: threads, Dask, MPI, Ray. It must
             see the same file system.
         shard_size: Bytes of values after which a new shard begins. A shard also ends with the
-            source's partition (or with the run of partitions that fill it).
+            source's partition (or with the run of partitions that fill it), and where very many
+            records were rejected.
         compression: None, ``"gzip"``, ``"zstd"`` or ``"lz4"``, as in ``DatasetWriter``.
         on_error: ``"error"`` stops at a record that cannot become a graph; ``"skip"`` leaves it
             out and lists it in ``rejects.jsonl``, a line of JSON each: ``record``, its number

@@ -21,6 +21,7 @@ from shardgraph.shards.write import GraphRecord
 from shardgraph.writer import ShardSink
 
 _MAX_RAW = 1000  # characters
+_MOST_REJECTS = 50_000  # of a step: some 50 MB, less than a shard
 _STOP_SECONDS = 0.5  # between looks for the file that tells a worker to stop
 
 
@@ -233,7 +234,7 @@ class _Steps:
         self._labels: list[tuple[str, int]] = []
 
     def add(self, record: Record) -> None:
-        """Takes the next record; ends the step if it fills the shard."""
+        """Takes the next record; ends the step if it fills the shard, or the list of rejects."""
         found = edited(self._job, record)
         if isinstance(found, GraphRecord) and isinstance(self._job.source, EncodedSource):
             self._sink.write_encoded(found, self._job.source.rules)
@@ -253,7 +254,10 @@ class _Steps:
             self._drop()
         self._count += 1
         self.read += 1
-        if self._sink.shards:
+        is_long = len(self._rejects) >= _MOST_REJECTS
+        if is_long:
+            self._sink.flush()
+        if self._sink.shards or is_long:
             self._finish(last=False)
 
     def _drop(self) -> None:

@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -180,6 +181,22 @@ def test_any_file_of_a_folder_may_be_damaged(tmp_path, kind):
     ]
     with pytest.raises(ConversionError, match=rf"a\.{kind}, the file: "):
         run(tmp_path / "error", folder, format="hdf5" if kind == "h5" else None)
+
+
+def test_a_step_ends_with_many_rejects(tmp_path, monkeypatch):
+    """They are in memory until then, however few graphs there are to fill a shard."""
+    monkeypatch.setattr("shardgraph.convert.worker._MOST_REJECTS", 10)
+    bad = {*range(25), *range(40, 100, 2)}
+    whole = Numbers(bad=bad, size=100)
+    report = run(tmp_path / "out", whole, on_error="skip", pre_filter=lambda data: data.y != 2)
+    kept = [i for i in range(100) if i not in bad and i % 3 != 2]
+    assert written(tmp_path / "out") == kept
+    assert (report.read, report.rejected, report.graphs) == (100, len(bad), len(kept))
+    assert [line["record"] for line in lines(tmp_path / "out")] == sorted(bad)
+    ends = [0, 10, 20, 49, 69, 89, 100]  # behind each tenth
+    counts = [sum(a <= i < b for i in kept) for a, b in itertools.pairwise(ends)]
+    shards = Manifest.read(tmp_path / "out").shards
+    assert [shard.num_graphs for shard in shards] == [count for count in counts if count]
 
 
 def test_rejected_records_are_kept_on_request(tmp_path):
