@@ -172,7 +172,14 @@ class Conversion:
 def _provenance(job: Job, shuffle: int | None) -> dict[str, Any]:
     """What the manifest tells of where the graphs are from: the same for any number of workers."""
     order = {} if shuffle is None else {"shuffle": shuffle}
-    return {"source": job.source.provenance(), "conversion": {**job.options(), **order}}
+    found = {"source": job.source.provenance(), "conversion": {**job.options(), **order}}
+    try:
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConversionError(
+            f"the provenance of the {job.source.name} source must be JSON: {error}"
+        ) from error
+    return found
 
 
 def _identity(provenance: Mapping[str, Any], partitions: Sequence[Partition]) -> dict[str, Any]:

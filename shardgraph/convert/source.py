@@ -22,6 +22,7 @@ from __future__ import annotations
 import enum
 import importlib.util
 import itertools
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,6 +91,12 @@ class Reject:
     reason: str
     raw: str | None = None
     """The record itself, where it is text; cut to 1,000 characters."""
+
+    def __post_init__(self) -> None:
+        # Of paths and of the integers of NumPy too, what is kept as JSON.
+        object.__setattr__(self, "file", os.fspath(self.file))
+        if not isinstance(self.record, str):
+            object.__setattr__(self, "record", operator.index(self.record))
 
     def __str__(self) -> str:
         where = f"line {self.record}" if isinstance(self.record, int) else self.record

@@ -176,7 +176,10 @@ def _of_records(splits: Mapping[str, Ids], steps: Iterable[Step]) -> dict[str, I
         num_records += step.read
     dropped = np.concatenate(runs)
     found = {}
-    for name, records in splits.items():
+    for name, given in splits.items():
+        records = np.asarray(given)
+        if len(records) and records.dtype.kind not in "iu":
+            raise ConversionError(f"split {name!r} holds {records.dtype}, not numbers of records")
         if len(records) and not (records.min() >= 0 and records.max() < num_records):
             raise ConversionError(
                 f"split {name!r} has records {records.min()} to {records.max()}, but there are "

@@ -93,7 +93,7 @@ def partitions_of(source: Source) -> Sequence[Partition]:
         ConversionError: if the source fails in a way of its own, naming the input.
     """
     try:
-        return source.partitions()
+        return list(source.partitions())
     except (ShardGraphError, ValueError, OSError, ImportError):
         raise  # these name the file themselves, or an option
     except Exception as error:
@@ -106,12 +106,14 @@ def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Recor
     """The records of a task, in order, without the first ``skip``.
 
     Raises:
-        ConversionError: if the source fails, naming partition and record.
+        ConversionError: if the source fails, naming partition and record, or a partition has not as
+            many records as it says.
     """
     for number, partition in enumerate(task.partitions, task.first_partition):
         if partition.num_records is not None and skip >= partition.num_records:
             skip -= partition.num_records
             continue
+        total = 0
         for piece, file in _pieces(partition):
             where = f"partition {number} ({file})"
             for count, item in enumerate(_items(source, piece, where)):
@@ -120,6 +122,9 @@ def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Recor
                         f"the {source.name} source yielded a {type(item).__name__} as record "
                         f"{count} of {where}, not a graph of torch_geometric.data"
                     )
+                total += 1
+                if partition.num_records is not None and total > partition.num_records:
+                    raise _changed(partition, number, f"{total} or more")
                 if skip:
                     skip -= 1
                     continue
@@ -128,6 +133,15 @@ def read_records(source: Source, task: Task, *, skip: int = 0) -> Iterator[Recor
                 name = f"graph {piece.first + count}"
                 name = name if own else f"{name} of partition {number}"
                 yield Record(item=item, file=file, name=name)
+        if partition.num_records not in (None, total):
+            raise _changed(partition, number, str(total))
+
+
+def _changed(partition: Partition, number: int, found: str) -> ConversionError:
+    return ConversionError(
+        f"partition {number} ({partition.file}) had {partition.num_records} records when the "
+        f"conversion began, and has {found}: was the input changed meanwhile?"
+    )
 
 
 def _pieces(partition: Partition) -> Iterator[tuple[Partition, str]]:

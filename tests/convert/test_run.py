@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 import torch
 from numbers_source import (
@@ -519,6 +521,61 @@ def test_a_source_that_breaks_its_contract(tmp_path):
     Broken.graph = lambda self, i: Numbers.graph(self, 1 // (30 - i) * 0 + i)
     with pytest.raises(ConversionError, match=r"failed at record 10 of partition 1 .*ZeroDivis"):
         run(tmp_path / "out", Broken())
+
+
+@pytest.mark.parametrize(("count", "found"), [(19, "19"), (22, "21 or more")])
+def test_a_partition_that_has_not_the_records_it_said(tmp_path, count, found):
+    """Such as one of a file that is changed while it is read."""
+
+    class Changed(Numbers):
+        def read(self, partition):
+            yield from map(self.graph, range(count if partition.first else 20))
+
+    expected = rf"partition 1 \(numbers.txt\) had 20 records when .* began, and has {found}: was"
+    with pytest.raises(ConversionError, match=expected):
+        run(tmp_path / "out", Changed())
+
+
+def test_what_a_source_of_ones_own_may_give(tmp_path):
+    class Loose(Numbers):
+        def partitions(self):
+            yield from super().partitions()
+
+        def read(self, partition):
+            for item in super().read(partition):
+                bad = isinstance(item, Reject)
+                yield replace(item, file=Path("a.txt"), record=np.int64(7)) if bad else item
+
+        def splits(self):
+            return {"train": [0, 3]}
+
+    run(tmp_path / "out", Loose(bad={3}), on_error="skip")
+    (line,) = lines(tmp_path / "out")
+    assert (line["record"], line["file"], line["line"]) == (3, "a.txt", 7)
+    assert ShardedDataset(tmp_path / "out").split("train").indices().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "message"),
+    [
+        (
+            "provenance",
+            {"a": np.int64(1)},
+            "the provenance of the numbers source must be JSON: Obj",
+        ),
+        (
+            "provenance",
+            {"a": float("nan")},
+            "the provenance of the numbers source must be JSON: Out",
+        ),
+        ("splits", {"a": np.array([True])}, "split 'a' holds bool, not numbers of records"),
+    ],
+)
+def test_what_a_source_of_ones_own_may_not_give(tmp_path, method, value, message):
+    source = Numbers()
+    setattr(source, method, lambda: value)
+    with pytest.raises(ConversionError, match=message):
+        run(tmp_path / "out", source)
 
 
 def test_a_source_that_fails_before_its_first_record(tmp_path):
