@@ -73,7 +73,7 @@ def test_both_programs_end_with_the_status(table, tmp_path, code):
     first, second = err.splitlines()
     assert first == (
         f"shardgraph: error: {table}, line 4: not a SMILES that RDKit can read (syntax error). "
-        "Mend the input, or leave such records out with --on-error skip"
+        "Mend it, or leave such records out with --on-error skip"
     )
     assert second == "nothing was finished, and nothing is left behind"
     assert not (tmp_path / "out").exists()
@@ -115,6 +115,22 @@ def test_options_may_stand_before_between_and_after_the_paths(call, tmp_path):
         words[place:place] = ["--on-error", "skip"]
         assert call("convert", *words)[::2] == (0, "")
         assert len(ShardedDataset(out)) == 1
+
+
+def test_a_transform_that_returns_no_graph_is_blamed_in_the_users_words(call, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from torch_geometric.data import Data\ndef graphs():\n    yield Data(y=1)\n"
+        "def bad(data):\n    return [data]\n"
+    )
+    arguments = [f"{mine}:graphs", tmp_path / "out", "--transform", f"{mine}:bad"]
+    status, out, err = call("convert", *arguments)
+    assert (status, out) == (1, "")
+    assert err.splitlines()[0] == (
+        f"shardgraph: error: {mine}:graphs, graph 0: pre_transform (--transform) mine.py:bad "
+        "returned a list, not a graph: expected one Data or HeteroData. Mend it, or leave such "
+        "records out with --on-error skip"
+    )
 
 
 def test_dry_run_writes_nothing(call, table, tmp_path):

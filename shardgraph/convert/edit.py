@@ -60,7 +60,7 @@ class Edit:
         transform = _resolve(self._functions["pre_transform"])
         if transform is not None:
             data = transform(_cloned(data))
-        _check_single(data, "the source yielded" if transform is None else "pre_transform returned")
+        _check_single(data, self._functions["pre_transform"])
         if self._keys is not None or self._drop or self._cast:
             data = copy.copy(data)
             self._select(data)
@@ -117,10 +117,13 @@ def _own(value: Any) -> Any:
     return {key: _own(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _check_single(data: object, origin: str) -> None:
+def _check_single(data: object, transform: str | Function | None) -> None:
     from torch_geometric.data import Batch, Data, HeteroData
 
     if isinstance(data, Batch) or not isinstance(data, Data | HeteroData):
+        origin = "the source yielded"
+        if transform is not None:
+            origin = f"pre_transform (--transform) {describe(transform)['name']} returned"
         raise SchemaError(
             f"{origin} a {type(data).__name__}, not a graph: expected one Data or HeteroData"
         )

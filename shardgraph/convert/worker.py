@@ -209,8 +209,7 @@ def label_of(data: Any, name: str) -> str:
 def reject_error(reject: Reject) -> ConversionError:
     """The error that ends a conversion at a record."""
     return ConversionError(
-        f"{reject}. Mend the input, or leave such records out with on_error='skip' "
-        "(--on-error skip)"
+        f"{reject}. Mend it, or leave such records out with on_error='skip' (--on-error skip)"
     )
 
 
