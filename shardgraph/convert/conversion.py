@@ -17,11 +17,12 @@ from shardgraph.convert.job import Job, Task
 from shardgraph.convert.journal import Journal, State, Step
 from shardgraph.convert.plan import plan_tasks, tasks_of
 from shardgraph.convert.progress import Progress
+from shardgraph.convert.records import partitions_of
 from shardgraph.convert.report import counted
 from shardgraph.convert.shuffle import ShuffledSource
 from shardgraph.convert.source import Partition
 from shardgraph.convert.splits import SplitRule, make_splits
-from shardgraph.convert.worker import partitions_of, run_task
+from shardgraph.convert.worker import run_task
 from shardgraph.errors import ConversionError
 from shardgraph.format.manifest import Manifest
 from shardgraph.format.schema import Schema

@@ -12,8 +12,9 @@ from torch_geometric.data.data import BaseData
 
 from shardgraph.collate import GraphEncoder
 from shardgraph.convert.job import Job, Task
+from shardgraph.convert.records import read_records
 from shardgraph.convert.source import Partition, Reject
-from shardgraph.convert.worker import edited, read_records, reject_error
+from shardgraph.convert.worker import edited, reject_error
 from shardgraph.errors import SchemaError
 from shardgraph.format.schema import Schema
 

@@ -13,8 +13,9 @@ from torch_geometric.data.data import BaseData
 
 from shardgraph.convert.job import Job
 from shardgraph.convert.plan import tasks_of
+from shardgraph.convert.records import Record, partitions_of, read_records
 from shardgraph.convert.source import Reject
-from shardgraph.convert.worker import Record, edited, partitions_of, read_records
+from shardgraph.convert.worker import edited
 from shardgraph.errors import ConversionError, SchemaError
 from shardgraph.format.schema import Schema
 from shardgraph.writer import ShardSink
