@@ -11,7 +11,7 @@ from torch_geometric.data.data import BaseData
 
 from shardgraph.collate.describe import describe_store
 from shardgraph.collate.encode_attribute import AttributeCompiler
-from shardgraph.collate.values import class_name
+from shardgraph.collate.values import EDGE_KEYS, NODE_KEYS, class_name
 from shardgraph.errors import SchemaError
 from shardgraph.format.layout import INTEGERS, quote
 from shardgraph.format.schema import Column, Schema, Store, StoreKey, canonical
@@ -20,10 +20,6 @@ from shardgraph.shards.write import GraphRecord
 # Attributes that tell a number of nodes, though PyG's batch counts no nodes by them alone
 # (torch_geometric/data/storage.py, N_KEYS and can_infer_num_nodes).
 _ALSO_TELL_NODES = frozenset({"feat", "n_id", "tf"})
-
-# What PyG counts nodes and edges by, before anything else (torch_geometric/data/storage.py).
-_N_KEYS = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
-_E_KEYS = frozenset({"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"})
 
 
 class GraphEncoder:
@@ -155,8 +151,8 @@ class _StoreEncoder:
         self._tells_nodes = store.counts_nodes or not _ALSO_TELL_NODES.isdisjoint(names)
         self._node_axis = None if is_global else store.node_axis
         self._edge_axis = None if is_global else store.edge_axis
-        self._nodes_from = self._counting_column(_N_KEYS, "num_nodes")
-        self._edges_from = self._counting_column(_E_KEYS, "num_edges")
+        self._nodes_from = self._counting_column(NODE_KEYS, "num_nodes")
+        self._edges_from = self._counting_column(EDGE_KEYS, "num_edges")
         self._edge_index = self._checked_edge_index()
         self.encoders = [(a.name, compiler.compile(a, a.name)) for a in store.attributes]
         self.rules = compiler.rules

@@ -19,8 +19,9 @@ from torch_geometric.data.data import BaseData
 from shardgraph.collate.batch import Batcher
 from shardgraph.collate.buffer import Allocate, ordinary_memory
 from shardgraph.collate.packed import PackedBatch, Packing, Views
+from shardgraph.collate.values import EDGE_KEYS, NODE_KEYS
 from shardgraph.format.layout import GRAPH_AXIS
-from shardgraph.format.schema import Attribute, Schema
+from shardgraph.format.schema import Attribute, Schema, Store
 from shardgraph.sampling.arguments import integer
 from shardgraph.shards.gather import Rows, Selection
 from shardgraph.shards.open import Shard
@@ -142,7 +143,11 @@ class Padding:
                     if leaf.kind in _TEXTS:
                         texts[name] = _TEXTS[leaf.kind]
                         continue
-                    axis_of[name] = _common_axis(attribute.name, name, schema, shards)
+                    axis = _counted_axis(attribute, store)
+                    if axis in schema.size_axes and _all_count(shards, name, axis):
+                        axis_of[name] = axis
+                    else:
+                        axis_of[name] = _common_axis(attribute.name, name, schema, shards)
                     rules = {shard.inc_of.get(name, NO_INC) for shard in shards} - {NO_INC}
                     if rules:
                         counting.add(name)
@@ -165,6 +170,17 @@ def _refused(attribute: str, why: str) -> ValueError:
     )
 
 
+def _counted_axis(attribute: Attribute, store: Store) -> str:
+    """The axis that PyG counts by an attribute, also where all have one row; "" for none."""
+    axis = None
+    if attribute.column is not None and not attribute.column.per_graph:
+        if attribute.name in NODE_KEYS:
+            axis = store.node_axis
+        elif attribute.name in EDGE_KEYS:
+            axis = store.edge_axis
+    return axis or ""
+
+
 def _common_axis(attribute: str, name: str, schema: Schema, shards: Sequence[Shard]) -> str:
     """The axis that a column counts in all shards; those of one may leave open which."""
     if {shard.axis_of.get(name) for shard in shards} - {None} == {GRAPH_AXIS}:
@@ -172,9 +188,13 @@ def _common_axis(attribute: str, name: str, schema: Schema, shards: Sequence[Sha
     first = [axis for axis in schema.size_axes if ("edge" in name) == axis.startswith("edge")]
     for axis in dict.fromkeys((*first, *schema.size_axes)):
         own = name.startswith(f"{axis}/") if schema.is_hetero else True
-        if own and all(_counts(shard, name, axis) for shard in shards):
+        if own and _all_count(shards, name, axis):
             return axis
     raise _refused(attribute, "has neither a row for each node or edge, nor one for each graph")
+
+
+def _all_count(shards: Sequence[Shard], name: str, axis: str) -> bool:
+    return all(_counts(shard, name, axis) for shard in shards)
 
 
 def _counts(shard: Shard, name: str, axis: str) -> bool:

@@ -35,6 +35,10 @@ _KINDS = {
     EdgeIndex: "edge_index",
     Index: "index",
 }
+# What PyG counts nodes and edges by, before anything else (torch_geometric/data/storage.py).
+NODE_KEYS = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
+EDGE_KEYS = frozenset({"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"})
+
 SORT_ORDERS = (None, "row", "col")
 
 

@@ -160,6 +160,25 @@ def test_shards_of_single_nodes_and_of_rings(tmp_path):
         check(graphs, batch)
 
 
+def test_graphs_of_one_node_and_one_edge(tmp_path):
+    """All rows may as well count graphs; PyG counts nodes and edges by some names."""
+
+    def single(number, nodes, edges):
+        return Data(
+            x=torch.full((nodes, 2), float(number)),
+            edge_index=torch.zeros(2, edges, dtype=torch.int64),
+            edge_attr=torch.full((edges, 1), number),
+            y=torch.tensor([number]),
+        )
+
+    graphs = [single(number, 1, 1) for number in range(6)]
+    batch, last = sg.GraphLoader(write(tmp_path, graphs), **SHAPE, pad=True)
+    assert take_masks(batch)["node_mask"] == [True] * 4 + [False] * 8
+    assert take_masks(last)["edge_mask"] == [True] * 2 + [False] * 7
+    assert_same(filled(graphs[:4], **SHAPE, blank=single), batch)
+    assert_same(filled(graphs[4:], **SHAPE, blank=single), last)
+
+
 # Types -------------------------------------------------------------------------------------------
 
 TYPED = {
