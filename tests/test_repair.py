@@ -18,6 +18,7 @@ from torch_geometric.data import Data, HeteroData
 import shardgraph as sg
 from shardgraph.atomic import LockedError, directory_lock
 from shardgraph.cli import main
+from shardgraph.format.manifest import _digest_entry
 from shardgraph.format.splits import pack_split, unpack_split
 from shardgraph.repair import Loss, whole
 
@@ -277,6 +278,23 @@ def test_a_manifest_of_which_a_part_is_lost(change: Any, root: Path) -> None:
     assert names(root) == [f"g{g}" for g in range(30)]
     assert split_ids(root)["test"] == [3, 21, 29]
     assert sg.verify(root, level="full") == []
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_manifest_of_another_version(changed: bool, root: Path) -> None:
+    """What a later release wrote is left alone; a version that is damage is not believed."""
+    path = root / "manifest.json"
+    text = path.read_text().replace('"version": "1.0"', '"version": "3.0"')
+    head, _, _ = text.rpartition('"digest":')
+    path.write_text(text if changed else head + _digest_entry(head.encode()))
+    before = files(root)
+    if changed:
+        assert "format version 3.0 is not known" in sg.repair(root).remarks[0]
+        assert names(root) == [f"g{g}" for g in range(30)]
+    else:
+        with pytest.raises(sg.FormatError, match=r"format version 3\.0 .* upgrade shardgraph"):
+            sg.repair(root)
+        assert files(root) == before
 
 
 def test_a_manifest_that_names_no_shards(root: Path) -> None:

@@ -186,7 +186,7 @@ class Manifest:
         """
         path = Path(root) / MANIFEST_NAME
         try:
-            data = _regular_bytes(path)
+            data = regular_bytes(path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(_absence(Path(root))) from error
         except OSError as error:
@@ -225,8 +225,12 @@ def _absence(root: Path) -> str:
     return f"{root} has no {MANIFEST_NAME}, so it is not a dataset; {why}"
 
 
-def _regular_bytes(path: Path) -> bytes:
-    """What a file holds; a pipe or a device, which may never end, is not opened."""
+def regular_bytes(path: Path) -> bytes:
+    """What a file holds; a pipe or a device, which may never end, is not opened.
+
+    Raises:
+        OSError: if it is none, or cannot be read.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(f"{path} is not a file")
     return path.read_bytes()

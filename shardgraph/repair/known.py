@@ -11,9 +11,11 @@ from shardgraph.format import layout
 from shardgraph.format.manifest import (
     Manifest,
     ShardEntry,
+    check_version,
     dataset_directory,
     is_intact,
     parse_json,
+    regular_bytes,
 )
 from shardgraph.format.schema import Schema
 from shardgraph.format.splits import is_split
@@ -75,7 +77,10 @@ def known_of(directory: Path, like: str | Path | None) -> Known:
 def _parts(path: Path) -> Known | None:
     """What of a manifest makes sense though the whole does not; None without a schema."""
     try:
-        doc = parse_json(path.read_bytes())
+        data = regular_bytes(path)
+        doc = parse_json(data)
+        if is_intact(data):  # else the version may be what changed
+            check_version(doc.get("version"))
         known = Known(schema=Schema.from_json(doc["schema"]))
         generation, provenance = doc.get("generation"), doc.get("provenance")
     except (OSError, FormatError, ValueError, RecursionError, KeyError, TypeError, AttributeError):

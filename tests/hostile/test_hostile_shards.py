@@ -225,14 +225,14 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
         readers(root)["one"]()
     (problem,) = sg.verify(root)
     assert "is not a file" in str(problem)
-    if name == SHARD:
-        for rest in ("", " "):  # a manifest as it was written, and one that is not
-            path = root / "manifest.json"
-            path.write_text(path.read_text() + rest)
-            with pytest.raises(
-                sg.FormatError, match=f"no shard .* is whole.*{name}: .* not a file"
-            ):
-                sg.repair(root)
+    for rest in ("", " ") if name == SHARD else ():  # a manifest as it was written, and not
+        path = root / "manifest.json"
+        path.write_text(path.read_text() + rest)
+        with pytest.raises(sg.FormatError, match=f"no shard .* is whole.*{name}: .* not a file"):
+            sg.repair(root)
+    if name == "manifest.json":
+        with pytest.raises(sg.FormatError, match=r"manifest\.json is not a file"):
+            sg.repair(root)
 
 
 def test_rows_that_nothing_can_hold(tmp_path: Path) -> None:
