@@ -152,6 +152,8 @@ class DatasetWriter:
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
         size = parse_size(shard_size)
+        if isinstance(varying, str):
+            raise TypeError(f"varying must be a list of names, got the text {varying!r}")
         if compression is not None:
             compression_options(compression)
         self.path = Path(path)

@@ -297,6 +297,25 @@ def test_a_manifest_of_another_version(changed: bool, root: Path) -> None:
         assert files(root) == before
 
 
+class Stacked(HeteroData):
+    def __cat_dim__(self, key: str, value: Any, *args: Any) -> Any:
+        return None if key == "w" else super().__cat_dim__(key, value, *args)
+
+
+def test_more_graphs_than_the_bytes_of_a_file_can_hold(tmp_path: Path) -> None:
+    """Of no type and no values, they take none: so many ids would take all memory."""
+    with sg.DatasetWriter(tmp_path) as writer:
+        writer.write(Stacked(w=torch.empty(0)))
+    with h5py.File(tmp_path / "shard-00000.h5", "r+") as file:
+        file.attrs["num_graphs"] = 1 << 40
+        attributes = dict(file["columns/graph/w"].attrs)
+        del file["columns/graph/w"]
+        file.create_dataset("columns/graph/w", (1 << 40, 0), "f4").attrs.update(attributes)
+    edit(tmp_path, lambda doc: doc.pop("shards"))
+    with little_memory(), pytest.raises(sg.FormatError, match=r"cannot hold 1099511627776 graphs"):
+        sg.repair(tmp_path)
+
+
 def test_a_manifest_that_names_no_shards(root: Path) -> None:
     edit(root, lambda doc: doc.pop("shards"))
     (root / "shard-00099.h5").write_bytes(b"not a shard")

@@ -209,6 +209,8 @@ def test_wrong_arguments_make_no_directory(tmp_path):
         sg.DatasetWriter(tmp_path / "d", shard_size="big")
     with pytest.raises(ValueError, match="a size must be positive"):
         sg.DatasetWriter(tmp_path / "d", shard_size=0)
+    with pytest.raises(TypeError, match="varying must be a list of names, got the text 'adj'"):
+        sg.DatasetWriter(tmp_path / "d", varying="adj")
     with pytest.raises(ValueError, match="compression must be None, 'gzip', 'zstd' or 'lz4', got"):
         sg.DatasetWriter(tmp_path / "d", compression="bz2")
     assert not (tmp_path / "d").exists()

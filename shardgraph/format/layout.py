@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Final
 
@@ -88,9 +89,10 @@ def parse_size(size: str | int) -> int:
 
     Raises:
         ValueError: if the text is no size, or the size is not positive.
+        TypeError: if it is neither text nor a whole number.
     """
-    if isinstance(size, int):
-        value = size
+    if not isinstance(size, str):
+        value = operator.index(size)
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", size.lower())
         if match is None:

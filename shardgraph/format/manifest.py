@@ -44,6 +44,18 @@ class ShardEntry:
         if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
             raise FormatError(f"shard {self.name}: counts must be non-negative integers: {counts}")
 
+    def check_room(self, schema: Schema) -> None:
+        """Checks that a file of so many bytes can hold so many graphs.
+
+        Raises:
+            FormatError: if it cannot.
+        """
+        least = 8 if schema.size_axes else 1  # bytes of ptr that every graph takes
+        if self.num_graphs * least > self.nbytes:
+            raise FormatError(
+                f"shard {self.name} cannot hold {self.num_graphs} graphs in its {self.nbytes} bytes"
+            )
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in SPEC.md."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -155,13 +167,8 @@ class Manifest:
         for name, count in names.most_common(1):
             if count > 1:
                 raise FormatError(f"it names the shard {name} {count} times")
-        least = 8 if self.schema.size_axes else 1  # bytes of ptr that every graph takes
         for shard in self.shards:
-            if shard.num_graphs * least > shard.nbytes:
-                raise FormatError(
-                    f"shard {shard.name} cannot hold {shard.num_graphs} graphs in its "
-                    f"{shard.nbytes} bytes"
-                )
+            shard.check_room(self.schema)
         sums = (self.num_nodes, self.num_edges, self.nbytes, self.raw_nbytes)
         if float(max(sums)) >= 1 << 63:  # as a histogram of them has it
             raise FormatError("its shards add up to more than 64 bits hold")

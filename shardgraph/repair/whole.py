@@ -40,6 +40,7 @@ def whole_shard(
     """
     try:
         entry = _entry_of(path, trusted)
+        entry.check_room(schema)
         looked, problems = look(path, entry, schema, 0)
         if looked is not None and not problems:
             problems += total_problems(looked) if trusted is not None else ()

@@ -86,6 +86,13 @@ def test_parse_size(size: str | int, nbytes: int) -> None:
     assert parse_size(size) == nbytes
 
 
+@pytest.mark.parametrize("size", [1e8, None])
+def test_a_size_is_text_or_a_whole_number(size: object) -> None:
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        parse_size(size)  # type: ignore[arg-type]
+    assert parse_size(np.int64(5)) == 5
+
+
 @pytest.mark.parametrize("size", ["", "MB", "1 XB", "-1", "1e3", "nan", "1,5MB"])
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(ValueError, match="write for example '128MB' or '1GiB'"):
