@@ -364,8 +364,8 @@ class Schema:
             is_hetero=doc["hetero"],
             stores=tuple(Store.from_json(store) for store in doc["stores"]),
         )
-        if not (schema.is_hetero or schema.stores):
-            raise FormatError(f"a dataset of class {schema.data_class} has one store, found none")
+        if schema.store(None) is None:
+            raise FormatError("a schema has a store of key null, which this one lacks")
         return schema
 
 

@@ -278,7 +278,13 @@ FOREIGN: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda doc: at("schema", "stores", value=doc["schema"]["stores"] * 2)(doc),
         "a dataset of class torch_geometric.data.data:Data cannot have stores [None, None]",
     ),
-    "no store": (at("schema", "stores", value=[]), "Data has one store, found none"),
+    "no store": (at("schema", "stores", value=[]), "has a store of key null, which this one lacks"),
+    "no global store": (
+        lambda doc: at("schema", "stores", 0, "key", value="a")(
+            at("schema", "hetero", value=True)(doc)
+        ),
+        "has a store of key null, which this one lacks",
+    ),
     "column twice": (
         at("schema", "stores", 0, "attributes", value=[X, X]),
         "two attributes would share the column 'x'",
