@@ -183,7 +183,7 @@ def _counted_axis(attribute: Attribute, store: Store) -> str:
 
 def _common_axis(attribute: str, name: str, schema: Schema, shards: Sequence[Shard]) -> str:
     """The axis that a column counts in all shards; those of one may leave open which."""
-    if {shard.axis_of.get(name) for shard in shards} - {None} == {GRAPH_AXIS}:
+    if {shard.axis_of.get(name) for shard in shards} == {GRAPH_AXIS}:
         return GRAPH_AXIS
     first = [axis for axis in schema.size_axes if ("edge" in name) == axis.startswith("edge")]
     for axis in dict.fromkeys((*first, *schema.size_axes)):

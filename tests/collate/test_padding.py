@@ -234,6 +234,17 @@ def test_types(tmp_path, num_workers):
     assert sorted(seen) == list(range(1, 24))
 
 
+def test_a_shard_without_a_type_tells_its_rows_from_graphs(tmp_path):
+    graphs = [typed(1, (1, 1), (1, 1)), typed(2, (1, 1), (1, 1))]
+    graphs[0]["b", "to", "b"].weight = torch.ones(1)
+    del graphs[1]["b", "to", "b"]
+    dataset = write(tmp_path, graphs, shard_size=1)
+    assert [dataset._pool.shard(number).num_graphs for number in range(2)] == [1, 1]
+    (batch,) = sg.GraphLoader(dataset, **TYPED, pad=True)
+    assert batch["b", "to", "b"].weight.tolist() == [1, 0, 0, 0, 0, 0]
+    assert batch["b", "to", "b"].edge_mask.tolist() == [True] + [False] * 5
+
+
 def test_types_need_a_budget_each(tmp_path):
     dataset = write(tmp_path, [typed(1, (1, 1), (1, 1))])
     for change, match in (
