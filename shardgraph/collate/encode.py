@@ -159,11 +159,12 @@ class _StoreEncoder:
 
     def encode(self, data: BaseData, store: Any, record: GraphRecord) -> None:
         """Adds the store's sizes and cells to the record."""
-        if list(store.keys()) != self.names:
+        values = store._mapping
+        if [*values] != self.names:
             self._check_names(store)
         cells = record.cells
         for name, encode in self.encoders:
-            encode(store[name], data, store, cells)
+            encode(values[name], data, store, cells)
         if self._node_axis is not None:
             record.sizes[self._node_axis] = self._num_nodes(store, record)
         if self._edge_axis is not None:
