@@ -18,27 +18,15 @@ from training_loop import Model, write_graphs
 import shardgraph as sg
 
 
-def main() -> None:
+def train(data: Path, epochs: int, device: torch.device | str) -> None:
     """Trains as one of several processes; the first one reports."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("data/random"))
-    parser.add_argument("--epochs", type=int, default=3)
-    arguments = parser.parse_args()
-    has_gpus = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpus else "cpu"
-    distributed.init_process_group("nccl" if has_gpus else "gloo")
-    torch.manual_seed(0)
-    if distributed.get_rank() == 0:
-        write_graphs(arguments.data)
-    distributed.barrier()
-
     # Rank and number of ranks come from torch.distributed. Batches of a step are alike in cost.
-    dataset = sg.ShardedDataset(arguments.data)
+    dataset = sg.ShardedDataset(data)
     loader = sg.GraphLoader(dataset, max_nodes=1000, shuffle=True, seed=0)
     batches = sg.DevicePrefetcher(loader, device)
     model = DistributedDataParallel(Model().to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for epoch in range(1, arguments.epochs + 1):
+    for epoch in range(1, epochs + 1):
         total = num_graphs = 0
         for batch in batches:
             optimizer.zero_grad()
@@ -54,9 +42,25 @@ def main() -> None:
                 f"epoch {epoch}: loss {totals[0] / totals[1]:.4f}, {totals[1]:,.0f} graphs by "
                 f"{distributed.get_world_size()} ranks in {len(batches)} steps each"
             )
-    # A gloo thread that still lets go of the last all_reduce needs the interpreter; destroying the
-    # group would hold that and wait for the thread, for ever.
+
+
+def main() -> None:
+    """Joins the other processes, trains with them, and leaves them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("data/random"))
+    parser.add_argument("--epochs", type=int, default=3)
+    arguments = parser.parse_args()
+    has_gpus = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpus else "cpu"
+    distributed.init_process_group("nccl" if has_gpus else "gloo")
+    torch.manual_seed(0)
+    if distributed.get_rank() == 0:
+        write_graphs(arguments.data)
     distributed.barrier()
+    train(arguments.data, arguments.epochs, device)
+    distributed.barrier()
+    # The model is gone by now. Were it the last to refer to the group, that would be destroyed
+    # while the interpreter is held, for which a thread of gloo may wait, for ever.
     distributed.destroy_process_group()
 
 
