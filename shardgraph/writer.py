@@ -120,7 +120,8 @@ class DatasetWriter:
         path: Directory of the dataset; made if absent.
         shard_size: Bytes of values after which a new shard begins, such as ``"128MB"``.
         compression: None (default, fastest to read), ``"gzip"``, or ``"zstd"`` and ``"lz4"`` with
-            hdf5plugin. Compressed datasets are archives: they read through HDF5, slower.
+            hdf5plugin: read 3 to 6 times slower; each process that reads keeps up to 256 MB of a
+            dataset decoded.
         overwrite: Whether a dataset that is already there may be replaced.
         varying: Names of tensors whose trailing shape may differ from graph to graph.
         provenance: JSON-able entries to keep in the manifest.

@@ -12,13 +12,12 @@ import errno
 import mmap
 import os
 import sys
-import weakref
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardgraph.shards.filemap import PAGE, libc
+from shardgraph.shards.filemap import PAGE, Mapped, libc
 
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED = 0x1, 0x2, 0x10
@@ -43,7 +42,7 @@ class Arena:
         self.row_nbytes = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
         nbytes = self._nbytes = max(1, capacity * self.row_nbytes)
         self._address = _map(None, nbytes, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0)
-        self._range = _Range(self._address, nbytes)
+        self._range = Mapped(self._address, nbytes)
         self._mapped: list[tuple[int, int]] = []  # stretches of addresses without copies
         self._copied = False
         self.array: NDArray[Any] = (
@@ -84,20 +83,6 @@ class Arena:
         if hasattr(mmap, "MADV_DONTNEED"):
             for start, stop in self._mapped:
                 libc().madvise(start, stop - start, mmap.MADV_DONTNEED)
-
-
-class _Range:
-    """Reserved addresses as NumPy sees them; given back when the last view of them is gone."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (nbytes,),
-            "data": (address, True),
-        }
-        finalizer = weakref.finalize(self, libc().munmap, address, nbytes)
-        finalizer.atexit = False  # views may outlive this point; the process ends anyway
 
 
 def _map(

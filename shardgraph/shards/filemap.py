@@ -46,7 +46,7 @@ class FileMap:
 
         Cutting off what follows the former takes nothing but zeros, and gives zeros.
         """
-        if not isinstance(self._owner, _Mapping):
+        if not isinstance(self._owner, Mapped):
             return 0, 0
         start = (self.nbytes - 1) // PAGE * PAGE
         page = os.pread(descriptor, self.nbytes - start, start)
@@ -56,7 +56,7 @@ class FileMap:
     def advise_random(self) -> None:
         """Says that pages are read in no order: no read-around on a fault."""
         advice = getattr(mmap, "MADV_RANDOM", None)
-        if isinstance(self._owner, _Mapping) and advice is not None:
+        if isinstance(self._owner, Mapped) and advice is not None:
             libc().madvise(self._owner.address, self.nbytes, advice)
 
     def will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
@@ -64,7 +64,7 @@ class FileMap:
 
         Advice only: where the system has no such call, reading works as well without.
         """
-        if isinstance(self._owner, _Mapping) and hasattr(mmap, "MADV_WILLNEED"):
+        if isinstance(self._owner, Mapped) and hasattr(mmap, "MADV_WILLNEED"):
             first, nbytes = page_pieces(starts, np.minimum(stops, self.nbytes))
             if len(first):
                 _advise_pieces(first + self._owner.address, nbytes)
@@ -81,7 +81,7 @@ class FileMap:
 
     def forget(self) -> None:
         """Lets this process's page table go; pages are mapped again when they are read."""
-        if isinstance(self._owner, _Mapping) and hasattr(mmap, "MADV_DONTNEED"):
+        if isinstance(self._owner, Mapped) and hasattr(mmap, "MADV_DONTNEED"):
             libc().madvise(self._owner.address, self.nbytes, mmap.MADV_DONTNEED)
 
     def is_cached(self, offsets: NDArray[np.int64]) -> bool:
@@ -189,8 +189,8 @@ def _own_pidfd() -> int:
     return _pidfd[1]
 
 
-class _Mapping:
-    """Mapped memory as NumPy sees it; unmapped when the last view of it is gone."""
+class Mapped:
+    """Mapped or reserved addresses as NumPy sees them; given back with the last view of them."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -204,7 +204,7 @@ class _Mapping:
         finalizer.atexit = False  # views may outlive this point; the process ends anyway
 
 
-def _map(descriptor: int, nbytes: int) -> _Mapping | mmap.mmap | None:
+def _map(descriptor: int, nbytes: int) -> Mapped | mmap.mmap | None:
     if nbytes == 0:
         return None
     if os.name == "nt":
@@ -213,7 +213,7 @@ def _map(descriptor: int, nbytes: int) -> _Mapping | mmap.mmap | None:
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {nbytes} bytes: {os.strerror(code)}")
-    return _Mapping(address, nbytes)
+    return Mapped(address, nbytes)
 
 
 @cache

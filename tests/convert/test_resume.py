@@ -23,7 +23,7 @@ def run(out, source=None, **options):
     return convert(source or Numbers(), out, progress=False, **options)
 
 
-def interrupted(out, at=50, **options):
+def interrupted(out, at=50, *, overwrite=False, **options):
     """Leaves a conversion that was interrupted at a record."""
 
     class Interrupted(Numbers):
@@ -33,7 +33,7 @@ def interrupted(out, at=50, **options):
             return super().graph(i)
 
     with pytest.raises(KeyboardInterrupt, match="interrupted; "):
-        run(out, Interrupted(**options))
+        run(out, Interrupted(**options), overwrite=overwrite)
 
 
 def test_finished_shards_are_kept(tmp_path):
@@ -106,15 +106,7 @@ def test_a_garbled_state_is_an_error_too(tmp_path, change):
 
 def test_what_may_not_start_over_throws_nothing_away(tmp_path):
     run(tmp_path / "out", Numbers(count=30))
-
-    class Interrupted(Numbers):
-        def graph(self, i):
-            if i == 70:
-                raise KeyboardInterrupt
-            return super().graph(i)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "out", Interrupted(), overwrite=True)
+    interrupted(tmp_path / "out", at=70, overwrite=True)
     before = contents(tmp_path / "out" / ".conversion")
     with pytest.raises(FileExistsError, match="already holds a dataset"):
         run(tmp_path / "out", resume=False)
@@ -216,15 +208,7 @@ def test_a_writer_throws_an_interrupted_conversion_away(tmp_path):
 def test_an_interrupted_overwriting_leaves_the_old_dataset_until_the_new_one_is_whole(tmp_path):
     run(tmp_path / "out", Numbers(count=30))
     before = contents(tmp_path / "out")
-
-    class Interrupted(Numbers):
-        def graph(self, i):
-            if i == 70:
-                raise KeyboardInterrupt
-            return super().graph(i)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "out", Interrupted(), overwrite=True)
+    interrupted(tmp_path / "out", at=70, overwrite=True)
     found = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
     assert found == before
     with pytest.raises(FileExistsError, match="already holds a dataset"):
