@@ -75,7 +75,7 @@ class ShardPool:
         self._reset()
 
     _of_process = (
-        *("_pid", "_next_check", "_opening", "_shards", "_handles"),
+        *("_pid", "_next_check", "_opening", "_shards", "_handles", "_decoded"),
         *("groups", "_group_numbers", "_owners", "_tails"),
     )
     """Attributes of one process, which are neither pickled nor used after a fork."""

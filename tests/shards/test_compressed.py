@@ -1,6 +1,7 @@
 """Compressed columns: every range of rows is right, and chunks are decoded once while they fit."""
 
 import itertools
+import pickle
 import threading
 
 import h5py
@@ -102,3 +103,16 @@ def test_threads_read_what_one_reads(dataset, monkeypatch):
     assert wrong == []
     kept = dataset._pool.shard(0).decoded
     assert kept._nbytes == sum(chunk.nbytes for chunk in kept._chunks.values())
+
+
+def test_what_is_decoded_is_not_pickled_and_goes_on_closing(dataset):
+    empty = len(pickle.dumps(dataset))
+    expected = dataset_sums(dataset)
+    for number in range(0, len(dataset), 50):
+        assert dataset[number].x[0].sum() == expected[number]
+    kept = dataset._pool._decoded
+    assert kept._nbytes > 20 * 65_536
+    assert len(pickle.dumps(dataset)) == empty
+    dataset.close()
+    assert dataset._pool._decoded is not kept
+    assert dataset[7].x[0].sum() == expected[7]

@@ -41,11 +41,11 @@ class Child:
         if self.pid == 0:
             status = 1
             try:
+                faulthandler.register(signal.SIGUSR2, to)  # its workers', too
                 os.setsid()
                 os.close(self._from)
                 torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                faulthandler.register(signal.SIGUSR2, to)  # its workers', too
                 work(*args, lambda text: os.write(to, f"{text}\n".encode()))
                 status = 0
             except BaseException:  # noqa: BLE001  # all that a child can do is tell
@@ -101,8 +101,10 @@ class Child:
 
     def fail(self, why: str) -> NoReturn:
         """Fails the test with what it said and where all its threads and workers are."""
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.killpg(self.pid, signal.SIGUSR2)
+        except ProcessLookupError:  # it does not lead a group yet
+            os.kill(self.pid, signal.SIGUSR2)
         while self._read(1.0):
             pass
         self.kill_session()
