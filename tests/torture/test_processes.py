@@ -208,10 +208,15 @@ def train_for_ever(root: Path, num_workers: int, prefetch: bool, work: float, sa
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
+    say(f"{threads_left()} {[] if shm is None else os.listdir(shm)}")
+
+
+def threads_left() -> list[threading.Thread]:
+    """Those beside the main one that do not end: torch's own take an instant."""
     give_up = time.monotonic() + 8
     while (found := threading.enumerate()[1:]) and time.monotonic() < give_up:
         time.sleep(0.01)
-    say(f"{found} {[] if shm is None else os.listdir(shm)}")
+    return found
 
 
 @pytest.mark.torture(rounds=1)
@@ -238,7 +243,7 @@ def fork_with_ctrl_c(root: Path, prefetch: bool, say: Any) -> None:
         iter(sg.DevicePrefetcher(loader, "cpu") if prefetch else loader)
     except KeyboardInterrupt:
         gc.collect()
-        say(f"{multiprocessing.active_children()} {threading.enumerate()[1:]}")
+        say(f"{multiprocessing.active_children()} {threads_left()}")
 
 
 @pytest.mark.parametrize("prefetch", [False, True], ids=["loader", "prefetcher"])
