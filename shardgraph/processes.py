@@ -19,8 +19,7 @@ from shardgraph.interrupt import interrupt_waits
 def starting_workers(loader: Any) -> Iterator[None]:
     """While a torch ``DataLoader`` starts the workers of an epoch: they begin by `begin_worker`."""
     given = loader.worker_init_fn
-    if not (isinstance(given, partial) and given.func is begin_worker):
-        loader.worker_init_fn = partial(begin_worker, given)
+    loader.worker_init_fn = partial(begin_worker, given)
     try:
         with interrupt_waits():
             yield

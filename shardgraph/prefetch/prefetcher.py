@@ -242,10 +242,12 @@ class DevicePrefetcher:
 
     def _open_epoch(self) -> Iterator[Any]:
         loader = self.loader
-        has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
         packed_batches = getattr(loader, "packed_batches", None)
+        if callable(packed_batches):
+            return iter(packed_batches())
+        has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
         with starting_workers(loader) if has_workers else nullcontext():
-            return iter(packed_batches() if callable(packed_batches) else loader)
+            return iter(loader)
 
     def _make_feed(self) -> Feed:
         state_dict = getattr(self.loader, "state_dict", None)
