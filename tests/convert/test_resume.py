@@ -229,8 +229,11 @@ def test_an_error_before_anything_is_finished_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(tmp_path, workers):
     code = (
-        "import sys\nfrom numbers_source import Numbers\nfrom shardgraph import convert\n"
+        "import signal\nimport sys\nfrom numbers_source import Numbers\n"
+        "from shardgraph import convert\n"
         "if __name__ == '__main__':\n"
+        # A shell has what it runs in the background ignore it, the tests and this perhaps.
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    convert(Numbers(count=10**5, size=100, delay=0.002), sys.argv[1], "
         f"workers={workers}, shard_size=1000)\n"
     )
